@@ -1,0 +1,141 @@
+package api
+
+import "time"
+
+// FinishRequest says that the turn's work is done.
+type FinishRequest struct {
+	// Leftovers overrides the turn's policy; empty: the turn's.
+	Leftovers LeftoverPolicy `json:"leftovers,omitempty"`
+	Epoch     int64          `json:"epoch,omitempty"`
+	GraceMS   *int64         `json:"grace_ms,omitempty"`
+}
+
+// AbandonRequest ends a turn: every process of it, nothing else.
+type AbandonRequest struct {
+	// Reason is recorded; empty means stop.
+	Reason Reason `json:"reason,omitempty"`
+	// GraceMS is the time between TERM and KILL; 0 kills at once, nil means
+	// the turn's.
+	GraceMS *int64 `json:"grace_ms,omitempty"`
+	Epoch   int64  `json:"epoch,omitempty"`
+	// Leftovers ends what a finished turn left running; without it a second
+	// call returns the first receipt and touches nothing.
+	Leftovers bool `json:"leftovers,omitempty"`
+}
+
+// Actor is who asked for an ending.
+type Actor struct {
+	UID    uint32 `json:"uid"`
+	PID    int    `json:"pid,omitempty"`
+	Ino    uint64 `json:"pidfs_ino,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"`
+	// Name is set when the service itself acted: pinfold.
+	Name string `json:"name,omitempty"`
+}
+
+// Counts sums up an ending. Ended counts what the turn's cgroup was seen to
+// hold before the kill; a fork bomb makes it a lower bound.
+type Counts struct {
+	Ended        int `json:"ended"`
+	AlreadyGone  int `json:"already_gone"`
+	Foreign      int `json:"foreign"`
+	Unverifiable int `json:"unverifiable"`
+	Survivors    int `json:"survivors"`
+}
+
+// ReceiptProcess is what became of one launched process.
+type ReceiptProcess struct {
+	ID       string   `json:"id"`
+	PID      int      `json:"pid"`
+	Argv     []string `json:"argv,omitempty"`
+	Status   Status   `json:"status"`
+	EndedBy  string   `json:"ended_by"` // itself, term, kill, nobody (still running), unknown
+	Verdict  Verdict  `json:"verdict"`
+	Evidence []string `json:"evidence,omitempty"`
+	Identity Identity `json:"identity"`
+	// Escaped tells that it had left the turn's cgroup and was ended through
+	// its handle.
+	Escaped bool `json:"escaped,omitempty"`
+}
+
+// Survivor is a process that could not be ended in bounded time.
+type Survivor struct {
+	PID         int    `json:"pid"`
+	TID         int    `json:"tid,omitempty"` // when only a thread is left
+	Comm        string `json:"comm,omitempty"`
+	State       string `json:"state"` // the letter of /proc/pid/stat
+	WaitChannel string `json:"wait_channel,omitempty"`
+	Cgroup      string `json:"cgroup,omitempty"`
+}
+
+// Leftover is a process kept running when its turn finished.
+type Leftover struct {
+	PID     int      `json:"pid"`
+	Process string   `json:"process,omitempty"` // the launch it descends from
+	Comm    string   `json:"comm"`
+	Argv    []string `json:"argv,omitempty"`
+	AgeMS   int64    `json:"age_ms"`
+	RSS     int64    `json:"rss_bytes"`
+}
+
+// Outside is something seen that belongs to the turn's story but is not in
+// its cgroup. It is reported; only what Ended says was ended.
+type Outside struct {
+	PID      int    `json:"pid"`
+	Process  string `json:"process,omitempty"` // set when it was launched by us
+	Comm     string `json:"comm,omitempty"`
+	Cgroup   string `json:"cgroup"`
+	Evidence string `json:"evidence"`
+	Ended    bool   `json:"ended"`
+}
+
+// Usage is what the turn used, as far as the host's controllers tell; -1 means
+// that the host does not say.
+type Usage struct {
+	CPUUsec       int64 `json:"cpu_usec"`
+	UserUsec      int64 `json:"user_usec"`
+	SystemUsec    int64 `json:"system_usec"`
+	MemoryPeak    int64 `json:"memory_peak_bytes"`
+	PIDsPeak      int64 `json:"pids_peak"`
+	OOMKills      int64 `json:"oom_kills"`
+	OOMGroupKills int64 `json:"oom_group_kills"`
+	IOReadBytes   int64 `json:"io_read_bytes"`
+	IOWriteBytes  int64 `json:"io_write_bytes"`
+}
+
+// NoUsage is a Usage that says nothing.
+func NoUsage() Usage { return Usage{-1, -1, -1, -1, -1, -1, -1, -1, -1} }
+
+// Receipt is the account of an ending: what was asked, by whom, on what
+// evidence, what was signalled and what was seen afterwards.
+type Receipt struct {
+	Turn   string `json:"turn"`
+	Epoch  int64  `json:"epoch"`
+	Label  string `json:"label,omitempty"`
+	State  State  `json:"state"`
+	Reason Reason `json:"reason"`
+	Actor  Actor  `json:"actor"`
+	Grade  Grade  `json:"grade"`
+	// Mechanism is how it was ended: cgroup.kill; cgroup.kill+members when
+	// one write was not enough; freeze+members where there is no cgroup.kill;
+	// none when nothing had to be ended.
+	Mechanism string `json:"mechanism"`
+
+	AskedAt     time.Time  `json:"asked_at"`
+	FencedAt    *time.Time `json:"fenced_at,omitempty"`
+	TermAt      *time.Time `json:"term_at,omitempty"`
+	KilledAt    *time.Time `json:"killed_at,omitempty"`
+	SeenEmptyAt *time.Time `json:"seen_empty_at,omitempty"`
+	GraceMS     int64      `json:"grace_ms"`
+	Rounds      int        `json:"rounds"` // of the kill loop
+
+	Complete  bool             `json:"complete"`
+	Counts    Counts           `json:"counts"`
+	Processes []ReceiptProcess `json:"processes"`
+	Leftovers []Leftover       `json:"leftovers"`
+	Outside   []Outside        `json:"outside"`
+	Survivors []Survivor       `json:"survivors"`
+	Usage     Usage            `json:"usage"`
+	// Notes say in words what could not be done or seen.
+	Notes []string `json:"notes,omitempty"`
+}

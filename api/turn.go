@@ -1,0 +1,165 @@
+package api
+
+import "time"
+
+// Grade says how well a turn is held on this host, best first.
+type Grade string
+
+// The grades. Scope and Cgroup hold a turn in a cgroup v2 of its own; the
+// others are for hosts that have none.
+const (
+	GradeAuto      Grade = "auto" // in requests only: the best the host offers
+	GradeScope     Grade = "scope"
+	GradeCgroup    Grade = "cgroup"
+	GradePIDNS     Grade = "pidns"
+	GradeSubreaper Grade = "subreaper"
+	GradeToken     Grade = "token"
+)
+
+// Grades lists the grades, best first.
+func Grades() []Grade {
+	return []Grade{GradeScope, GradeCgroup, GradePIDNS, GradeSubreaper, GradeToken}
+}
+
+// AtLeast reports whether g holds a turn at least as well as min. An empty min
+// asks for nothing.
+func (g Grade) AtLeast(min Grade) bool {
+	if min == "" || min == GradeAuto {
+		return true
+	}
+	rank := func(x Grade) int {
+		for i, k := range Grades() {
+			if k == x {
+				return i
+			}
+		}
+		return len(Grades())
+	}
+	return rank(g) <= rank(min) && rank(min) < len(Grades())
+}
+
+// State is where a turn is in its life.
+type State string
+
+// The states. Finished, Abandoned and Lost are terminal and never change;
+// Unkillable becomes Abandoned when the last survivor has gone.
+const (
+	StateOpen       State = "open"
+	StateFinishing  State = "finishing"
+	StateEnding     State = "ending"
+	StateFinished   State = "finished"
+	StateAbandoned  State = "abandoned"
+	StateUnkillable State = "unkillable"
+	StateLost       State = "lost"
+)
+
+// Terminal reports whether the state never changes again.
+func (s State) Terminal() bool {
+	return s == StateFinished || s == StateAbandoned || s == StateLost
+}
+
+// Reason says why a turn ended.
+type Reason string
+
+// The reasons.
+const (
+	ReasonFinished     Reason = "finished"
+	ReasonStop         Reason = "stop"
+	ReasonSuperseded   Reason = "superseded"
+	ReasonIdle         Reason = "idle"
+	ReasonWall         Reason = "wall"
+	ReasonClientGone   Reason = "client_gone"
+	ReasonLeaseExpired Reason = "lease_expired"
+	ReasonLimit        Reason = "limit"
+	ReasonOperator     Reason = "operator"
+	ReasonKeeperLost   Reason = "keeper_lost"
+)
+
+// Verdict is what identity checking says about a recorded process. Only Owned
+// is ever signalled.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictOwned        Verdict = "owned"
+	VerdictGone         Verdict = "gone"
+	VerdictForeign      Verdict = "foreign"
+	VerdictUnverifiable Verdict = "unverifiable"
+)
+
+// LeftoverPolicy says what happens to descendants still alive when a turn
+// finishes.
+type LeftoverPolicy string
+
+// Keep leaves them running, held and listed; Reap ends them.
+const (
+	LeftoversKeep LeftoverPolicy = "keep"
+	LeftoversReap LeftoverPolicy = "reap"
+)
+
+// BeginRequest opens a turn.
+type BeginRequest struct {
+	// Label is free text for people (≤ 256 bytes); it reaches the systemd
+	// unit's Description, never a unit name or a path.
+	Label string `json:"label,omitempty"`
+	// Labels are the caller's own keys and values.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Session groups turns; empty means none.
+	Session string `json:"session,omitempty"`
+	// MinGrade refuses the turn where the host cannot hold it this well.
+	MinGrade Grade `json:"min_grade,omitempty"`
+	// Limits bound the turn's processes together; nil means the defaults.
+	Limits *Limits `json:"limits,omitempty"`
+	// Leftovers is the policy when the turn finishes; empty means keep.
+	Leftovers LeftoverPolicy `json:"leftovers,omitempty"`
+	// GraceMS is the time between TERM and KILL when an ending names none;
+	// nil means the service's default.
+	GraceMS *int64 `json:"grace_ms,omitempty"`
+}
+
+// Limits bound all processes of a turn together. They need cgroup controllers;
+// a request for one that the host lacks is refused with limit_unavailable.
+type Limits struct {
+	MemoryBytes int64  `json:"memory_bytes,omitempty"` // memory.max; 0: none
+	SwapBytes   *int64 `json:"swap_bytes,omitempty"`   // memory.swap.max; nil: none
+	PIDs        int64  `json:"pids,omitempty"`         // pids.max; 0: the service's default where there is a controller
+	CPUPercent  int64  `json:"cpu_percent,omitempty"`  // cpu.max in percent of one CPU; 0: none
+}
+
+// Turn is one unit of agent work, as shown to callers.
+type Turn struct {
+	ID        string            `json:"id"`
+	Epoch     int64             `json:"epoch"`
+	Label     string            `json:"label,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Session   string            `json:"session,omitempty"`
+	Owner     uint32            `json:"owner"` // uid
+	State     State             `json:"state"`
+	Reason    Reason            `json:"reason,omitempty"`
+	Grade     Grade             `json:"grade"`
+	Leftovers LeftoverPolicy    `json:"leftovers"`
+	CreatedAt time.Time         `json:"created_at"`
+	EndedAt   *time.Time        `json:"ended_at,omitempty"`
+	// Cgroup is the turn's cgroup v2 directory; empty below grade cgroup.
+	Cgroup string `json:"cgroup,omitempty"`
+	// Unit is the systemd scope's name; empty below grade scope.
+	Unit   string  `json:"unit,omitempty"`
+	Limits *Limits `json:"limits,omitempty"`
+	// Degraded lists what the host could not give, in words.
+	Degraded []string `json:"degraded,omitempty"`
+	// KeeperPID is the keeper's process id, for people: never signal it.
+	KeeperPID int `json:"keeper_pid,omitempty"`
+	// Processes are those launched through Pinfold, oldest first.
+	Processes []Process `json:"processes"`
+	// Alive is how many processes, launched or descendants, the turn's cgroup
+	// holds now; -1 when that cannot be read.
+	Alive int `json:"alive"`
+	// Survivors are set while the turn is unkillable.
+	Survivors []Survivor `json:"survivors,omitempty"`
+}
+
+// TurnList answers GET /v1/turns.
+type TurnList struct {
+	Turns []Turn `json:"turns"`
+	Grade Grade  `json:"grade"` // what new turns get on this host
+}

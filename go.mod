@@ -1,0 +1,3 @@
+module pinfold.dev
+
+go 1.26.0
