@@ -111,6 +111,7 @@ func NoUsage() Usage { return Usage{-1, -1, -1, -1, -1, -1, -1, -1, -1} }
 type Receipt struct {
 	Turn   string `json:"turn"`
 	Epoch  int64  `json:"epoch"`
+	Owner  uint32 `json:"owner"` // uid
 	Label  string `json:"label,omitempty"`
 	State  State  `json:"state"`
 	Reason Reason `json:"reason"`
@@ -126,8 +127,11 @@ type Receipt struct {
 	TermAt      *time.Time `json:"term_at,omitempty"`
 	KilledAt    *time.Time `json:"killed_at,omitempty"`
 	SeenEmptyAt *time.Time `json:"seen_empty_at,omitempty"`
-	GraceMS     int64      `json:"grace_ms"`
-	Rounds      int        `json:"rounds"` // of the kill loop
+	// LeftoversEndedAt is set when leftovers that were kept have gone or were
+	// ended.
+	LeftoversEndedAt *time.Time `json:"leftovers_ended_at,omitempty"`
+	GraceMS          int64      `json:"grace_ms"`
+	Rounds           int        `json:"rounds"` // of the kill loop
 
 	Complete  bool             `json:"complete"`
 	Counts    Counts           `json:"counts"`
@@ -138,4 +142,10 @@ type Receipt struct {
 	Usage     Usage            `json:"usage"`
 	// Notes say in words what could not be done or seen.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// ReceiptList answers GET /v1/receipts, newest first.
+type ReceiptList struct {
+	Receipts []Receipt `json:"receipts"`
+	Grade    Grade     `json:"grade"` // what new turns get
 }

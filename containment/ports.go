@@ -15,12 +15,25 @@ type Host interface {
 	// Grade is what new turns get.
 	Grade() api.Grade
 	// Begin makes an empty hold: its keeper runs, its cgroup exists and is
-	// recognisable. The record given to save must be durable before anything
-	// is launched; Begin calls save as soon as there is something to find.
-	Begin(ctx context.Context, spec Spec, save func(Facts) error) (Hold, error)
-	// Recover finds a recorded hold again. It returns a hold with whatever
-	// can still be done, and a verdict on the recorded cgroup and keeper.
-	Recover(ctx context.Context, id string, facts Facts) (Hold, api.Verdict, error)
+	// recognisable. It calls hooks.Save as soon as there is something to find
+	// and again when the facts are whole; nothing can be launched before.
+	Begin(ctx context.Context, spec Spec, hooks Hooks) (Hold, error)
+	// Recover finds a recorded hold again. With verdict owned the hold is
+	// usable; otherwise it is nil and the error says what was seen.
+	Recover(ctx context.Context, turn string, facts Facts, hooks Hooks) (Hold, api.Verdict, error)
+	// Info describes the host, for people.
+	Info(ctx context.Context) api.Host
+}
+
+// Hooks are what a hold calls back. None may block for long.
+type Hooks struct {
+	// Save makes the facts durable.
+	Save func(Facts) error
+	// Exit tells that a launched process has ended; each once, in order, and
+	// before the answer to any later Census.
+	Exit func(Exit)
+	// KeeperLost tells that the keeper has died or stopped answering.
+	KeeperLost func(why string)
 }
 
 // Spec says what hold to make.
@@ -74,13 +87,13 @@ type Hold interface {
 	Census(ctx context.Context) ([]api.Outside, error)
 	// Usage reads the turn's counters; call it before Release.
 	Usage() api.Usage
-	// Release lets the keeper go and removes the turn's cgroup and directory.
+	// Release lets the keeper go, ends whatever else is in the turn's cgroup,
+	// removes the cgroup, and tells systemd. An error means that the cgroup
+	// could not be emptied or removed; it may be called again.
 	Release(ctx context.Context) error
-	// Exits announces ends of launched processes, each once, in order. It is
-	// closed when the keeper is gone and nothing more can come; KeeperLost
-	// then tells whether that was unexpected.
-	Exits() <-chan Exit
-	KeeperLost() bool
+	// EndKeeper kills the keeper, which launches nothing afterwards. It is for
+	// a keeper that does not acknowledge the fence.
+	EndKeeper(ctx context.Context) error
 	// Processes are the launches that the hold knows of: after Recover, all
 	// that the keeper or its journal remembers.
 	Processes() []Recovered
@@ -96,6 +109,8 @@ type Launch struct {
 	Cwd     string
 	User    *User // nil: the service's own
 	Stdio   api.Stdio
+	// Meta comes back in Recovered: what the service wants to know again.
+	Meta string
 }
 
 // User is whom a process runs as.
@@ -129,6 +144,7 @@ type Recovered struct {
 	Argv    []string
 	Cwd     string
 	UID     uint32
+	Meta    string
 	Exit    *Exit
 }
 
@@ -144,29 +160,50 @@ type Killed struct {
 	Notes     []string
 }
 
-// Records keeps live turns, so that a restart finds them, and the receipts of
-// ended ones. It is implemented by package internal/store.
+// Records keeps live turns, so that a restart finds them, and what is to be
+// known of ended ones. It is implemented by package internal/store.
 type Records interface {
+	// Save writes the turn's record, atomically; it survives the service.
 	Save(r Record) error
-	Forget(turn string) error
+	// Discard removes the record of a turn that never began.
+	Discard(turn string) error
+	// Archive moves an ended turn, saved before, to the history.
+	Archive(turn string) error
+	// Load reads all live records. One that cannot be read is an error in the
+	// list and hides no other.
 	Load() ([]Record, []error)
-	PutReceipt(r api.Receipt) error
-	Receipt(turn string) (api.Receipt, bool, error)
-	Receipts(owner *uint32, limit int) ([]api.Receipt, error)
+	// Ended finds a turn in the history.
+	Ended(turn string) (Record, bool, error)
+	// EndedTurns lists the history, newest first; owner nil means everybody's.
+	EndedTurns(owner *uint32, limit int) ([]Record, error)
+}
+
+// Users looks people up in the host's user database.
+type Users interface {
+	ByUID(uid uint32) (User, error)
+	ByName(name string) (User, error) // a name, or a uid in decimal
 }
 
 // RecordSchema is the version of Record. A record with a newer one is refused.
 const RecordSchema = 1
 
-// Record is a live turn on disk.
+// Record is a turn on disk.
 type Record struct {
-	Schema  int               `json:"schema"`
-	Boot    string            `json:"boot"`
-	Turn    api.Turn          `json:"turn"` // without what the hold knows better
-	Facts   Facts             `json:"facts"`
-	Next    int               `json:"next"`           // number of the next process
-	Stop    map[string]string `json:"stop,omitempty"` // stop signals that are not TERM
-	Grace   *int64            `json:"grace_ms,omitempty"`
-	Begun   bool              `json:"begun"` // false: Begin had not returned
-	SavedAt time.Time         `json:"saved_at"`
+	Schema  int          `json:"schema"`
+	Boot    string       `json:"boot"`
+	Turn    api.Turn     `json:"turn"`
+	Facts   Facts        `json:"facts"`
+	GraceMS *int64       `json:"grace_ms,omitempty"`
+	Ending  *EndRequest  `json:"ending,omitempty"`  // set once an ending was asked for
+	Receipt *api.Receipt `json:"receipt,omitempty"` // set once there is one
+	SavedAt time.Time    `json:"saved_at"`
+}
+
+// EndRequest is a decided ending.
+type EndRequest struct {
+	Reason  api.Reason `json:"reason"`
+	Actor   api.Actor  `json:"actor"`
+	AskedAt time.Time  `json:"asked_at"`
+	GraceMS int64      `json:"grace_ms"`
+	Keep    bool       `json:"keep,omitempty"` // leftovers of a finish stay
 }

@@ -127,6 +127,9 @@ type Launch struct {
 	Stdin   int      `json:"stdin"`
 	Stdout  int      `json:"stdout"`
 	Stderr  int      `json:"stderr"`
+	// Meta is the service's own; it comes back in Started, also after a
+	// restart.
+	Meta string `json:"meta,omitempty"`
 }
 
 // Started is a process that runs, or ran. StartedNS is unix time.
@@ -142,6 +145,7 @@ type Started struct {
 	Leaf       string   `json:"leaf"`
 	Placement  string   `json:"placement"` // clone or gate
 	StartedNS  int64    `json:"started_ns"`
+	Meta       string   `json:"meta,omitempty"`
 }
 
 // Exit is how a launched process ended: the wait status as waitid(2) tells it.
