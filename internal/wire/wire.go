@@ -48,6 +48,9 @@ type Message struct {
 	Event Event  `json:"event,omitempty"`
 	FDs   int    `json:"fds,omitempty"`
 	Error *Error `json:"error,omitempty"` // in answers
+	// JournalErrors counts, in answers and announcements, the facts that the
+	// keeper could not write to its journal (disk full) since it began.
+	JournalErrors int `json:"journal_errors,omitempty"`
 
 	Hello   *Hello   `json:"hello,omitempty"`
 	Hold    *Hold    `json:"hold,omitempty"`
@@ -93,6 +96,14 @@ type Hello struct {
 	Fenced    bool      `json:"fenced,omitempty"`    // keeper's answer
 	Held      bool      `json:"held,omitempty"`      // keeper's answer: OpHold was done
 	Processes []Process `json:"processes,omitempty"` // keeper's answer
+	// Skip is, in the question, how many processes of the list the asker has
+	// already; More, in the answer, says that the list goes on: ask again with
+	// Skip raised by len(Processes). One frame holds at most MaxFDs handles.
+	Skip int  `json:"skip,omitempty"`
+	More bool `json:"more,omitempty"`
+	// Dropped counts the oldest ended launches, which the keeper no longer
+	// lists; the journal has them.
+	Dropped int `json:"dropped,omitempty"`
 }
 
 // Process is one launch as the keeper knows it. Where it is alive, HasFD tells

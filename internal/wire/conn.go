@@ -1,0 +1,132 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// MaxFDs is how many descriptors one frame can carry: SCM_MAX_FD of unix(7).
+const MaxFDs = 253
+
+// ErrFrame is wrapped by every refusal of what the peer sent. The stream is
+// out of step then; the connection is good for nothing but closing.
+var ErrFrame = errors.New("bad frame")
+
+// MsgReadWriter is a unix stream socket that carries descriptors. ReadMsg
+// returns io.EOF at the end, and owns nothing of what it returns: the
+// descriptors are the caller's, close-on-exec. WriteMsg attaches fds to the
+// first byte; when it returns n > 0, they have gone.
+type MsgReadWriter interface {
+	ReadMsg(p []byte) (n int, fds []int, err error)
+	WriteMsg(p []byte, fds []int) (n int, err error)
+	Close() error
+}
+
+// Conn sends and receives frames. Send may be called at the same time as Recv
+// and as other Sends; Recv by one goroutine at a time.
+type Conn struct {
+	rw  MsgReadWriter
+	wmu sync.Mutex
+	in  assembly
+}
+
+// NewConn makes a Conn over rw, which it owns from then on.
+func NewConn(rw MsgReadWriter) *Conn { return &Conn{rw: rw} }
+
+// Send writes one frame. The descriptors stay the caller's. Message.FDs is set
+// from them. An error after the first byte leaves the stream out of step, so
+// the caller closes the connection upon any error but ErrTooLarge.
+func (c *Conn) Send(m Message, fds []int) error {
+	frame, err := Encode(m, len(fds))
+	if err != nil {
+		return err
+	}
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	for len(frame) > 0 {
+		n, err := c.rw.WriteMsg(frame, fds)
+		if n > 0 {
+			frame, fds = frame[n:], nil
+		}
+		if err != nil {
+			return fmt.Errorf("send frame: %w", err)
+		}
+	}
+	return nil
+}
+
+// Recv reads one frame. The descriptors are the caller's. It returns io.EOF
+// when the peer closed between frames, io.ErrUnexpectedEOF within one, and an
+// error that wraps ErrFrame for what it refuses; descriptors that came with
+// those are closed. After a temporary error of the socket (EAGAIN, a deadline)
+// it may be called again and goes on where it was.
+func (c *Conn) Recv() (Message, []int, error) { return c.in.recv(c.rw) }
+
+// Close closes the socket, and descriptors of a frame that never completed
+// once no Recv is running.
+func (c *Conn) Close() error { return c.rw.Close() }
+
+// ErrTooLarge is wrapped by the refusal to send more than MaxFrame bytes or
+// MaxFDs descriptors; nothing was sent.
+var ErrTooLarge = errors.New("frame too large")
+
+// Encode renders m as a frame that announces nfds descriptors.
+func Encode(m Message, nfds int) ([]byte, error) {
+	if nfds > MaxFDs {
+		return nil, fmt.Errorf("encode frame: %d descriptors: %w", nfds, ErrTooLarge)
+	}
+	m.FDs = nfds
+	body, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode frame: %w", err)
+	}
+	if len(body) > MaxFrame {
+		return nil, fmt.Errorf("encode frame: %d bytes: %w", len(body), ErrTooLarge)
+	}
+	frame := make([]byte, 4, 4+len(body))
+	binary.BigEndian.PutUint32(frame, uint32(len(body)))
+	return append(frame, body...), nil
+}
+
+// assembly is a frame that is being received.
+type assembly struct {
+	head [4]byte
+	n    int // bytes of head and body that are there
+	body []byte
+	size int
+	fds  []int
+}
+
+func (a *assembly) recv(rw MsgReadWriter) (Message, []int, error) {
+	for {
+		p := a.head[a.n:]
+		if a.n >= 4 {
+			p = a.room()
+		}
+		n, fds, err := rw.ReadMsg(p)
+		if len(fds) > 0 {
+			if a.n > 0 || n == 0 {
+				closeAll(fds)
+				return Message{}, nil, a.drop(fmt.Errorf("%w: descriptors within a frame", ErrFrame))
+			}
+			a.fds = fds
+		}
+		if err != nil {
+			if err == io.EOF && a.n+n > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return Message{}, nil, err
+		}
+		done, err := a.took(n)
+		if err != nil {
+			return Message{}, nil, a.drop(err)
+		}
+		if done {
+			return a.finish()
+		}
+	}
+}
