@@ -42,14 +42,16 @@ type Spec struct {
 	Label    string
 	OwnerUID uint32
 	Limits   *api.Limits
+	MinGrade api.Grade // the hold may be worse than Grade says, never than this
 }
 
 // Facts are what a hold records so that it can be found, and proved, again.
 type Facts struct {
 	Grade       api.Grade    `json:"grade"`
-	Cgroup      string       `json:"cgroup,omitempty"`    // absolute path of the turn's directory
-	CgroupID    uint64       `json:"cgroup_id,omitempty"` // its kernfs id
-	Nonce       string       `json:"nonce,omitempty"`     // in its extended attribute, and the keeper's hello
+	Cgroup      string       `json:"cgroup,omitempty"`      // absolute path of the turn's directory
+	CgroupID    uint64       `json:"cgroup_id,omitempty"`   // its kernfs id
+	CgroupLine  string       `json:"cgroup_line,omitempty"` // as /proc/PID/cgroup shows it to the service
+	Nonce       string       `json:"nonce,omitempty"`       // in its extended attribute, and the keeper's hello
 	Unit        string       `json:"unit,omitempty"`
 	UserManager bool         `json:"user_manager,omitempty"` // whose unit it is
 	Keeper      api.Identity `json:"keeper,omitzero"`

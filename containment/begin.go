@@ -1,0 +1,158 @@
+package containment
+
+import (
+	"context"
+	"errors"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"pinfold.dev/api"
+)
+
+// Bounds of what a request may say.
+const (
+	maxLabel  = 256
+	maxLabels = 64
+)
+
+// Begin opens a turn that the caller owns.
+func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (api.Turn, error) {
+	if err := checkBegin(req); err != nil {
+		return api.Turn{}, err
+	}
+	if g := m.Grade(); !g.AtLeast(req.MinGrade) {
+		return api.Turn{}, api.Errorf(api.CodeGradeUnavailable,
+			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
+			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
+	}
+	t := newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
+		Owner: c.UID, State: api.StateOpen, Leftovers: req.Leftovers, Limits: req.Limits,
+		CreatedAt: time.Now().UTC()})
+	if t.view.Leftovers == "" {
+		t.view.Leftovers = api.LeftoversKeep
+	}
+	t.graceMS = req.GraceMS
+	return m.begin(ctx, t, req.MinGrade)
+}
+
+func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
+	hooks := m.hooks(t)
+	h, err := m.cfg.Host.Begin(ctx, Spec{Turn: t.id, Label: t.view.Label, OwnerUID: t.owner, Limits: t.view.Limits,
+		MinGrade: minGrade}, hooks)
+	if err != nil {
+		if derr := m.cfg.Records.Discard(t.id); derr != nil {
+			m.log.Warn("discard the record of a turn that did not begin", "turn", t.id, "error", derr)
+		}
+		return api.Turn{}, asAPI(err, api.CodeUnavailable, "begin a turn")
+	}
+	t.mu.Lock()
+	t.hold = h
+	t.setFacts(h.Facts())
+	t.mu.Unlock()
+	m.mu.Lock()
+	m.turns[t.id] = t
+	m.mu.Unlock()
+	m.log.Info("turn begun", "turn", t.id, "owner", t.owner, "grade", t.view.Grade, "label", t.view.Label)
+	return t.show(), nil
+}
+
+// hooks are what the turn's hold calls back.
+func (m *Manager) hooks(t *turn) Hooks {
+	return Hooks{
+		Save: func(f Facts) error {
+			t.mu.Lock()
+			t.setFacts(f)
+			t.mu.Unlock()
+			return m.save(t)
+		},
+		Exit: t.exited,
+		KeeperLost: func(why string) {
+			m.log.Warn("keeper lost", "turn", t.id, "why", why)
+			t.keeperLost(why)
+		},
+	}
+}
+
+// setFacts enters what the hold says; the lock is held.
+func (t *turn) setFacts(f Facts) {
+	t.facts = f
+	t.view.Grade, t.view.Cgroup, t.view.Unit, t.view.KeeperPID = f.Grade, f.Cgroup, f.Unit, f.Keeper.PID
+	t.view.Degraded = append([]string(nil), f.Degraded...)
+}
+
+func checkBegin(req api.BeginRequest) error {
+	switch {
+	case len(req.Label) > maxLabel:
+		return api.Errorf(api.CodeBadRequest, "label is %d bytes long, at most %d are kept", len(req.Label), maxLabel)
+	case len(req.Labels) > maxLabels:
+		return api.Errorf(api.CodeBadRequest, "%d labels, at most %d are kept", len(req.Labels), maxLabels)
+	case req.Leftovers != "" && req.Leftovers != api.LeftoversKeep && req.Leftovers != api.LeftoversReap:
+		return api.Errorf(api.CodeBadRequest, "leftovers is %q, not keep or reap", req.Leftovers)
+	case req.GraceMS != nil && (*req.GraceMS < 0 || *req.GraceMS > maxGraceMS):
+		return api.Errorf(api.CodeBadRequest, "grace_ms is %d, not between 0 and %d", *req.GraceMS, maxGraceMS)
+	}
+	if err := checkText("label", req.Label); err != nil {
+		return err
+	}
+	if err := checkText("session", req.Session); err != nil {
+		return err
+	}
+	if len(req.Session) > maxLabel {
+		return api.Errorf(api.CodeBadRequest, "session is %d bytes long, at most %d are kept", len(req.Session), maxLabel)
+	}
+	if err := checkGrade(req.MinGrade); err != nil {
+		return err
+	}
+	return checkLimits(req.Limits)
+}
+
+// maxGraceMS bounds the time between TERM and KILL: an hour.
+const maxGraceMS = 3600_000
+
+// checkText refuses what would break a terminal or a log line.
+func checkText(field, s string) error {
+	if !utf8.ValidString(s) {
+		return api.Errorf(api.CodeBadRequest, "%s is not valid UTF-8", field)
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return api.Errorf(api.CodeBadRequest, "%s holds the control character %U", field, r)
+		}
+	}
+	return nil
+}
+
+func checkGrade(g api.Grade) error {
+	if g == "" || g == api.GradeAuto {
+		return nil
+	}
+	for _, k := range api.Grades() {
+		if k == g {
+			return nil
+		}
+	}
+	return api.Errorf(api.CodeBadRequest, "min_grade is %q, not one of %v", g, api.Grades())
+}
+
+func checkLimits(l *api.Limits) error {
+	if l == nil {
+		return nil
+	}
+	if l.MemoryBytes < 0 || l.PIDs < 0 || l.CPUPercent < 0 || (l.SwapBytes != nil && *l.SwapBytes < 0) {
+		return api.Errorf(api.CodeBadRequest, "a limit is negative")
+	}
+	return nil
+}
+
+// asAPI makes an *api.Error of any error.
+func asAPI(err error, code api.Code, doing string) error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.Errorf(api.CodeTimeout, "%s: %v", doing, err)
+	}
+	return api.Errorf(code, "%s: %v", doing, err)
+}

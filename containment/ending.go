@@ -1,0 +1,354 @@
+package containment
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// Bounds of an ending's small steps; the kill itself has Config.Bound.
+const (
+	fenceSoon  = 250 * time.Millisecond // the usual answer takes 0.05 ms
+	censusTime = time.Second
+	tidyTime   = 2 * time.Second
+)
+
+// Abandon ends the turn and waits for the receipt. When ctx ends first, the
+// ending goes on regardless. A second call gets the first receipt.
+func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.AbandonRequest) (api.Receipt, error) {
+	if req.Reason == "" {
+		req.Reason = api.ReasonStop
+	}
+	if err := checkAbandon(req); err != nil {
+		return api.Receipt{}, err
+	}
+	t, ok := m.live(id)
+	if !ok {
+		return m.Receipt(ctx, id)
+	}
+	if err := t.checkEpoch(req.Epoch); err != nil {
+		return api.Receipt{}, err
+	}
+	if req.Leftovers && t.state() == api.StateFinished {
+		return m.endLeftovers(t, c)
+	}
+	if err := m.startEnding(t, evAbandon, m.endRequest(t, c, req.Reason, req.GraceMS)); err != nil {
+		return api.Receipt{}, err
+	}
+	return t.awaitReceipt(ctx)
+}
+
+func checkAbandon(req api.AbandonRequest) error {
+	if req.GraceMS != nil && (*req.GraceMS < 0 || *req.GraceMS > maxGraceMS) {
+		return api.Errorf(api.CodeBadRequest, "grace_ms is %d, not between 0 and %d", *req.GraceMS, maxGraceMS)
+	}
+	switch req.Reason {
+	case api.ReasonStop, api.ReasonSuperseded, api.ReasonIdle, api.ReasonWall, api.ReasonClientGone,
+		api.ReasonLeaseExpired, api.ReasonLimit, api.ReasonOperator:
+		return nil
+	}
+	return api.Errorf(api.CodeBadRequest, "reason %q is none to abandon a turn for", req.Reason)
+}
+
+func (t *turn) checkEpoch(epoch int64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if epoch != 0 && epoch != t.view.Epoch {
+		return staleEpoch(t.id, epoch, t.view.Epoch)
+	}
+	return nil
+}
+
+// endRequest settles who ends the turn, why and with what grace.
+func (m *Manager) endRequest(t *turn, c Caller, why api.Reason, graceMS *int64) EndRequest {
+	e := EndRequest{Reason: why, AskedAt: time.Now().UTC(), GraceMS: m.cfg.Grace.Milliseconds(),
+		Actor: api.Actor{UID: c.UID, PID: c.PID, Ino: c.Ino, Cgroup: c.Cgroup}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.graceMS != nil {
+		e.GraceMS = *t.graceMS
+	}
+	if graceMS != nil {
+		e.GraceMS = *graceMS
+	}
+	return e
+}
+
+// startEnding changes the state, once, and carries the ending out in the
+// background. For a turn that is ending already it does nothing.
+func (m *Manager) startEnding(t *turn, ev event, e EndRequest) error {
+	t.mu.Lock()
+	if t.hold == nil && !t.view.State.Terminal() {
+		defer t.mu.Unlock()
+		return api.Errorf(api.CodeUnavailable, "turn %s cannot be verified, so nothing in it is signalled", t.id).
+			WithRemedy("see `pinfold show %s`", t.id)
+	}
+	st := t.apply(ev)
+	if st.joined {
+		t.mu.Unlock()
+		return nil
+	}
+	t.ending = &e
+	t.mu.Unlock()
+	m.log.Info("turn ending", "turn", t.id, "reason", e.Reason, "uid", e.Actor.UID, "grace_ms", e.GraceMS)
+	m.wg.Go(func() { m.carryOut(t, st.effect, e) })
+	return nil
+}
+
+func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
+	// The disk may hang; the ending does not wait for it.
+	go func() {
+		if err := m.save(t); err != nil {
+			m.log.Warn("save the record of an ending turn", "turn", t.id, "error", err)
+		}
+	}()
+	r := t.newReceipt(e)
+	if eff == doFinish {
+		m.finish(t, e, &r)
+	} else {
+		m.end(t, e, &r)
+	}
+}
+
+// end is the kill path: fence, ask, kill, see, account, remove. It needs
+// nothing but the kernel; whatever else fails becomes a note on the receipt.
+func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
+	h := t.held()
+	fenced := m.fence(h, fenceSoon, r)
+	if e.GraceMS > 0 {
+		ask(t, h, time.Duration(e.GraceMS)*time.Millisecond, r)
+	}
+	killed := m.kill(t, h, r)
+	if !fenced { // the last look at emptiness comes after the fence holds
+		if !m.fence(h, tidyTime, r) {
+			m.dropKeeper(h, r)
+		}
+		killed = m.kill(t, h, r)
+	}
+	t.inflight.Wait() // the keeper has answered, or is gone
+	outside(h, r)
+	r.Usage = h.Usage()
+	if killed {
+		killed = release(h, r)
+	}
+	m.account(t, r, killed)
+}
+
+// fence closes the turn to launches in the keeper, too; true means it holds.
+func (m *Manager) fence(h Hold, within time.Duration, r *api.Receipt) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := h.Fence(ctx); err != nil {
+		m.log.Warn("fence not acknowledged", "turn", r.Turn, "error", err)
+		return false
+	}
+	now := time.Now().UTC()
+	r.FencedAt = &now
+	return true
+}
+
+func (m *Manager) dropKeeper(h Hold, r *api.Receipt) {
+	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
+	defer cancel()
+	r.Notes = append(r.Notes, "the keeper did not acknowledge the fence and was killed")
+	if err := h.EndKeeper(ctx); err != nil {
+		r.Notes = append(r.Notes, "end the keeper: "+err.Error())
+	}
+}
+
+// ask sends every process its stop signal and waits out the grace, or less
+// when all have gone.
+func ask(t *turn, h Hold, grace time.Duration, r *api.Receipt) {
+	now := time.Now().UTC()
+	r.TermAt = &now
+	n, err := h.Ask(context.Background(), t.stopSignal)
+	if err != nil {
+		r.Notes = append(r.Notes, "ask to stop: "+err.Error())
+	}
+	r.Counts.Ended = max(r.Counts.Ended, n)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	_ = h.WaitEmpty(ctx) // what the grace leaves, the kill sees
+}
+
+// stopSignal is the stop signal of a launch.
+func (t *turn) stopSignal(process string) syscall.Signal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byID[process]; p != nil && p.stop != 0 {
+		return p.stop
+	}
+	return syscall.SIGTERM
+}
+
+// kill ends everything and tells whether the turn was seen empty.
+func (m *Manager) kill(t *turn, h Hold, r *api.Receipt) bool {
+	k, err := h.Kill(context.Background(), m.cfg.Bound)
+	if err != nil {
+		r.Notes = append(r.Notes, "kill: "+err.Error())
+	}
+	at := k.KilledAt.UTC()
+	if r.KilledAt == nil && !k.KilledAt.IsZero() {
+		r.KilledAt = &at
+	}
+	r.Mechanism = mechanism(r.Mechanism, k.Mechanism)
+	r.Rounds += k.Rounds
+	r.Notes = append(r.Notes, k.Notes...)
+	r.Counts.Ended = max(r.Counts.Ended, k.Seen)
+	r.Survivors = k.Survivors
+	t.markEscaped(k.Escaped)
+	empty := err == nil && !k.EmptyAt.IsZero() && len(k.Survivors) == 0
+	if empty {
+		at := k.EmptyAt.UTC()
+		r.SeenEmptyAt = &at
+	}
+	return empty
+}
+
+// mechanism keeps the stronger of two: a later look at an empty cgroup must
+// not hide that the first needed more than one write.
+func mechanism(was, now string) string {
+	if was == "" || was == "none" || (now != "" && now != "none" && len(now) > len(was)) {
+		return now
+	}
+	return was
+}
+
+// outside asks the keeper what had left the turn's cgroup.
+func outside(h Hold, r *api.Receipt) {
+	ctx, cancel := context.WithTimeout(context.Background(), censusTime)
+	defer cancel()
+	out, err := h.Census(ctx)
+	if err != nil {
+		r.Notes = append(r.Notes, "nobody can say whether something had left the turn's cgroup: "+err.Error())
+	}
+	r.Outside = append(r.Outside, out...)
+}
+
+// release lets the keeper go and removes the cgroup; false means that
+// something in it could not be ended.
+func release(h Hold, r *api.Receipt) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
+	defer cancel()
+	if err := h.Release(ctx); err != nil {
+		r.Notes = append(r.Notes, "release: "+err.Error())
+		n, aerr := h.Alive()
+		return aerr == nil && n == 0
+	}
+	return true
+}
+
+// account settles the receipt, stores it, then announces it.
+func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
+	ev := evEmpty
+	if !empty {
+		ev = evBoundOut
+	}
+	t.mu.Lock()
+	t.mergeHeld()
+	t.fill(r, empty)
+	st := t.apply(ev)
+	r.State = st.state
+	t.view.Reason, t.view.Survivors = r.Reason, slices.Clone(r.Survivors)
+	t.receipt = r
+	if empty {
+		t.hold = nil
+	}
+	t.mu.Unlock()
+	m.announce(t)
+	if st.effect == doWatch {
+		m.wg.Go(func() { m.watchSurvivors(t) })
+	}
+}
+
+// announce stores the receipt, then wakes who waits for it. A full disk is
+// told on the receipt and in the log, and keeps the turn in memory.
+func (m *Manager) announce(t *turn) {
+	err := m.save(t)
+	t.mu.Lock()
+	if err != nil {
+		note := *t.receipt
+		note.Notes = append(slices.Clone(note.Notes), "the receipt could not be stored: "+err.Error())
+		t.receipt = &note
+	}
+	select {
+	case <-t.settled:
+	default:
+		close(t.settled)
+	}
+	r, over := t.receipt, t.view.State.Terminal() && t.hold == nil
+	t.touch()
+	t.mu.Unlock()
+	m.log.Info("turn ended", "turn", t.id, "state", r.State, "reason", r.Reason, "complete", r.Complete,
+		"ended", r.Counts.Ended, "survivors", r.Counts.Survivors, "stored", err == nil)
+	if over && err == nil {
+		m.wg.Go(func() { m.archive(t) })
+	}
+}
+
+// archive moves an ended turn into the history and out of memory.
+func (m *Manager) archive(t *turn) {
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if err := m.cfg.Records.Archive(t.id); err != nil {
+		m.log.Error("move an ended turn to the history; it stays in memory and in the runtime directory", "turn", t.id, "error", err)
+		return
+	}
+	t.archived = true
+	m.drop(t.id)
+}
+
+// awaitReceipt waits for the first receipt.
+func (t *turn) awaitReceipt(ctx context.Context) (api.Receipt, error) {
+	select {
+	case <-t.settled:
+		r, _ := t.receiptNow()
+		return r, nil
+	case <-ctx.Done():
+		return api.Receipt{}, api.Errorf(api.CodeTimeout, "the ending of turn %s goes on", t.id).
+			WithRemedy("ask for its receipt later: `pinfold receipt %s`", t.id)
+	}
+}
+
+// watchSurvivors waits for an unkillable turn's survivors to go, and kills
+// again now and then in case something new came in.
+func (m *Manager) watchSurvivors(t *turn) {
+	h := t.held()
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		if !m.waitEmpty(h, wait) {
+			select {
+			case <-m.stop:
+				return
+			default:
+			}
+		}
+		r, _ := t.receiptNow()
+		r.Notes = slices.Clone(r.Notes)
+		if !m.kill(t, h, &r) || !release(h, &r) {
+			t.mu.Lock()
+			t.view.Survivors = r.Survivors
+			t.mu.Unlock()
+			continue
+		}
+		r.Notes = append(r.Notes, "the survivors went "+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
+		m.account(t, &r, true)
+		return
+	}
+}
+
+// waitEmpty waits at most d, and no longer than the Manager lives.
+func (m *Manager) waitEmpty(h Hold, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	go func() {
+		select {
+		case <-m.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return h.WaitEmpty(ctx) == nil
+}

@@ -1,0 +1,130 @@
+package containment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// Finish closes the turn: its work is done. What it left running is kept and
+// listed, or ended, by the turn's policy. A second call gets the first receipt.
+func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.FinishRequest) (api.Receipt, error) {
+	if req.Leftovers != "" && req.Leftovers != api.LeftoversKeep && req.Leftovers != api.LeftoversReap {
+		return api.Receipt{}, api.Errorf(api.CodeBadRequest, "leftovers is %q, not keep or reap", req.Leftovers)
+	}
+	if err := checkAbandon(api.AbandonRequest{Reason: api.ReasonStop, GraceMS: req.GraceMS}); err != nil {
+		return api.Receipt{}, err
+	}
+	t, ok := m.live(id)
+	if !ok {
+		return m.Receipt(ctx, id)
+	}
+	if err := t.checkEpoch(req.Epoch); err != nil {
+		return api.Receipt{}, err
+	}
+	e := m.endRequest(t, c, api.ReasonFinished, req.GraceMS)
+	t.mu.Lock()
+	policy := t.view.Leftovers
+	t.mu.Unlock()
+	if req.Leftovers != "" {
+		policy = req.Leftovers
+	}
+	e.Keep = policy == api.LeftoversKeep
+	if err := m.startEnding(t, evFinish, e); err != nil {
+		return api.Receipt{}, err
+	}
+	return t.awaitReceipt(ctx)
+}
+
+// finish fences the turn and deals with what it left running.
+func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
+	h := t.held()
+	if !m.fence(h, tidyTime, r) {
+		m.dropKeeper(h, r)
+	}
+	t.inflight.Wait()
+	members, err := h.Members()
+	if err != nil {
+		r.Notes = append(r.Notes, "list leftovers: "+err.Error())
+	}
+	left := leftovers(members)
+	if !e.Keep || (len(left) == 0 && err == nil) {
+		m.end(t, e, r) // kills what is left, or finds that nothing is
+		return
+	}
+	r.Leftovers = left
+	outside(h, r)
+	r.Usage = h.Usage()
+	m.keepLeftovers(t, r)
+}
+
+// keepLeftovers announces a finished turn whose leftovers run on, held.
+func (m *Manager) keepLeftovers(t *turn, r *api.Receipt) {
+	t.mu.Lock()
+	t.mergeHeld()
+	t.fill(r, false)
+	r.Complete = true // the finish is: what is left was meant to stay
+	r.State = t.apply(evSettled).state
+	t.view.Reason = r.Reason
+	t.receipt = r
+	t.mu.Unlock()
+	m.announce(t)
+	m.wg.Go(func() { m.watchLeftovers(t) })
+}
+
+// watchLeftovers lets go of a finished turn once its leftovers have gone.
+func (m *Manager) watchLeftovers(t *turn) {
+	h := t.held()
+	for h != nil && !m.waitEmpty(h, time.Minute) {
+		select {
+		case <-m.stop:
+			return
+		default:
+		}
+	}
+	m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true })
+}
+
+// endLeftovers ends what a finished turn left running.
+func (m *Manager) endLeftovers(t *turn, c Caller) (api.Receipt, error) {
+	m.settleLeftovers(t, func(r *api.Receipt, h Hold) bool {
+		r.Notes = append(r.Notes, fmt.Sprintf("the leftovers were ended on request of uid %d", c.UID))
+		return m.kill(t, h, r)
+	})
+	r, _ := t.receiptNow()
+	return r, nil
+}
+
+// settleLeftovers amends the receipt and lets go of the hold, once.
+func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
+	t.leftMu.Lock()
+	defer t.leftMu.Unlock()
+	h := t.held()
+	if h == nil {
+		return
+	}
+	r, _ := t.receiptNow()
+	r.Notes = slices.Clone(r.Notes)
+	empty := end(&r, h)
+	if empty {
+		outside := r.Outside
+		r.Usage = h.Usage()
+		empty = release(h, &r)
+		r.Outside = outside
+	}
+	t.mu.Lock()
+	t.mergeHeld()
+	if empty {
+		r.LeftoversEndedAt = stamp()
+		t.hold = nil
+	}
+	complete := r.Complete && empty
+	t.fill(&r, empty)
+	r.Complete = complete
+	t.receipt = &r
+	t.mu.Unlock()
+	m.announce(t)
+}

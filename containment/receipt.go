@@ -1,0 +1,138 @@
+package containment
+
+import (
+	"encoding/json"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// newReceipt begins the account of an ending.
+func (t *turn) newReceipt(e EndRequest) api.Receipt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return api.Receipt{Turn: t.id, Epoch: t.view.Epoch, Owner: t.owner, Label: t.view.Label, State: t.view.State,
+		Reason: e.Reason, Actor: e.Actor, Grade: t.view.Grade, Mechanism: "none", AskedAt: e.AskedAt, GraceMS: e.GraceMS,
+		Processes: []api.ReceiptProcess{}, Leftovers: []api.Leftover{}, Outside: []api.Outside{},
+		Survivors: []api.Survivor{}, Usage: api.NoUsage()}
+}
+
+// fill enters what became of each launched process, and the counts; the lock
+// is held. empty tells that the turn was seen empty.
+func (t *turn) fill(r *api.Receipt, empty bool) {
+	r.Complete = empty
+	r.Processes = make([]api.ReceiptProcess, 0, len(t.procs))
+	gone, escaped := 0, 0
+	for _, p := range t.procs {
+		rp := p.account(r, empty)
+		if rp.EndedBy == "itself" {
+			gone++
+		}
+		if rp.Escaped {
+			escaped++
+		}
+		r.Processes = append(r.Processes, rp)
+	}
+	r.Counts.AlreadyGone = gone
+	r.Counts.Survivors = len(r.Survivors)
+	for _, o := range r.Outside {
+		if !o.Ended {
+			r.Counts.Unverifiable++
+		}
+	}
+	if r.Survivors == nil {
+		r.Survivors = []api.Survivor{}
+	}
+}
+
+// account is what became of one launched process.
+func (p *process) account(r *api.Receipt, empty bool) api.ReceiptProcess {
+	v := p.view
+	rp := api.ReceiptProcess{ID: v.ID, PID: v.PID, Argv: v.Argv, Status: v.Status, Identity: v.Identity,
+		Verdict: api.VerdictGone, Escaped: p.escaped}
+	switch {
+	case v.Status.State == api.ProcessRunning && empty:
+		rp.Status = api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}
+		rp.EndedBy = "unknown"
+		rp.Evidence = append(rp.Evidence, "its cgroup reads populated 0")
+	case v.Status.State == api.ProcessRunning:
+		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"
+	case v.Status.State == api.ProcessLost:
+		rp.EndedBy = "unknown"
+	default:
+		rp.EndedBy = endedBy(v, r)
+		rp.Evidence = append(rp.Evidence, "its keeper reaped it")
+	}
+	return rp
+}
+
+// endedBy tells who ended a process, as far as times and signals show.
+func endedBy(v api.Process, r *api.Receipt) string {
+	switch {
+	case v.EndedAt == nil || v.EndedAt.Before(r.AskedAt):
+		return "itself"
+	case r.KilledAt != nil && !v.EndedAt.Before(*r.KilledAt) && v.Status.SignalNumber == int(syscall.SIGKILL):
+		return "kill"
+	case r.TermAt != nil && !v.EndedAt.Before(*r.TermAt):
+		return "term"
+	}
+	return "itself"
+}
+
+// markEscaped notes launches that had left the turn's cgroup.
+func (t *turn) markEscaped(ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range ids {
+		if p := t.byID[id]; p != nil {
+			p.escaped = true
+		}
+	}
+}
+
+// mergeHeld enters launches that the keeper knows and we do not: those whose
+// answer never reached us. The lock is held.
+func (t *turn) mergeHeld() {
+	if t.hold == nil {
+		return
+	}
+	for _, k := range t.hold.Processes() {
+		if t.byID[k.Started.Process] == nil {
+			t.addProcess(t.recovered(k))
+		} else if k.Exit != nil {
+			t.byID[k.Started.Process].end(*k.Exit)
+		}
+	}
+}
+
+// recovered makes a process of what the keeper or its journal remembers.
+func (t *turn) recovered(k Recovered) *process {
+	var mt meta
+	_ = json.Unmarshal([]byte(k.Meta), &mt) // another version's meta: labels and stop signal are lost, no more
+	p := &process{stop: syscall.Signal(mt.Stop), view: api.Process{ID: k.Started.Process, Turn: t.id, PID: k.Started.PID,
+		Argv: k.Argv, Cwd: k.Cwd, UID: k.UID, Labels: mt.Labels, Status: api.Status{State: api.ProcessRunning},
+		StartedAt: k.Started.At.UTC(), Identity: k.Started.Identity, Grade: t.view.Grade, Placement: k.Started.Placement}}
+	if k.Exit != nil {
+		p.end(*k.Exit)
+	}
+	return p
+}
+
+// leftovers lists what a finished turn leaves running.
+func leftovers(members []api.Member) []api.Leftover {
+	out := make([]api.Leftover, 0, len(members))
+	for _, m := range members {
+		if m.State == "Z" {
+			continue
+		}
+		out = append(out, api.Leftover{PID: m.PID, Process: m.Process, Comm: m.Comm, AgeMS: m.AgeMS, RSS: m.RSS})
+	}
+	return out
+}
+
+// stamp is now, for a receipt.
+func stamp() *time.Time {
+	now := time.Now().UTC()
+	return &now
+}

@@ -1,0 +1,137 @@
+package containment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// Recover finds the turns of an earlier service again. A record that cannot
+// be read, or a turn that cannot be proved, is an error in the result and
+// hides no other; nothing is signalled unless its hold is proved ours.
+func (m *Manager) Recover(ctx context.Context) error {
+	records, errs := m.cfg.Records.Load()
+	for _, r := range records {
+		if err := m.recoverOne(ctx, r); err != nil {
+			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Manager) recoverOne(ctx context.Context, r Record) error {
+	if r.Schema > RecordSchema {
+		return fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
+	}
+	t := newTurn(r.Turn)
+	t.facts, t.graceMS, t.ending, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Receipt
+	for _, v := range r.Turn.Processes {
+		t.addProcess(&process{view: v})
+	}
+	if r.Receipt != nil {
+		close(t.settled)
+	}
+	if r.Boot != m.cfg.Boot {
+		m.enter(t)
+		return m.lose(t, "the host was rebooted: the record is of boot "+r.Boot)
+	}
+	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
+	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
+	switch verdict {
+	case api.VerdictOwned:
+		m.adopt(t, h)
+		m.enter(t)
+		m.resume(t)
+		return nil
+	case api.VerdictGone:
+		m.enter(t)
+		return m.lose(t, "its cgroup is gone: everything in it has ended")
+	case api.VerdictForeign:
+		m.enter(t)
+		return m.lose(t, fmt.Sprintf("what is at its place now is not it: %v", err))
+	}
+	t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", err))
+	m.enter(t)
+	return err
+}
+
+func (m *Manager) enter(t *turn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turns[t.id] = t
+}
+
+// adopt takes a hold that was proved ours.
+func (m *Manager) adopt(t *turn, h Hold) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hold = h
+	t.setFacts(h.Facts())
+	if t.lost != "" { // told while the hold was being found
+		t.view.Degraded = append(t.view.Degraded, "the keeper is gone ("+t.lost+")")
+	}
+	t.mergeHeld()
+	for _, k := range h.Processes() {
+		if p := t.byID[k.Started.Process]; p != nil && p.stop == 0 {
+			p.stop = t.recovered(k).stop
+		}
+		if n, err := strconv.Atoi(strings.TrimPrefix(k.Started.Process, "p")); err == nil && n >= t.next {
+			t.next = n + 1
+		}
+	}
+}
+
+// resume carries on what the earlier service had begun.
+func (m *Manager) resume(t *turn) {
+	t.mu.Lock()
+	s, e := t.view.State, t.ending
+	t.mu.Unlock()
+	if e == nil && (s == api.StateEnding || s == api.StateFinishing) {
+		e = &EndRequest{Reason: api.ReasonOperator, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
+	}
+	switch s {
+	case api.StateEnding:
+		m.wg.Go(func() { m.carryOut(t, doEnd, *e) })
+	case api.StateFinishing:
+		m.wg.Go(func() { m.carryOut(t, doFinish, *e) })
+	case api.StateUnkillable:
+		m.wg.Go(func() { m.watchSurvivors(t) })
+	case api.StateFinished:
+		m.wg.Go(func() { m.watchLeftovers(t) })
+	case api.StateAbandoned: // removed all but its record
+		m.wg.Go(func() { m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true }) })
+	}
+}
+
+// lose closes a turn that nobody can hold any more; nothing is signalled.
+func (m *Manager) lose(t *turn, why string) error {
+	t.mu.Lock()
+	if t.view.State.Terminal() {
+		t.mu.Unlock()
+		m.archive(t)
+		return nil
+	}
+	e := t.ending
+	if e == nil {
+		e = &EndRequest{Reason: api.ReasonKeeperLost, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
+	}
+	t.apply(evLost)
+	for _, p := range t.procs {
+		p.end(Exit{Status: api.Status{State: api.ProcessLost, Why: why}, At: time.Now()})
+	}
+	t.mu.Unlock()
+	r := t.newReceipt(*e)
+	r.Notes = append(r.Notes, why)
+	t.mu.Lock()
+	t.fill(&r, true)
+	r.Complete = false // nobody saw it
+	r.State, t.view.Reason, t.receipt = t.view.State, r.Reason, &r
+	t.mu.Unlock()
+	m.announce(t)
+	return nil
+}

@@ -1,0 +1,202 @@
+package containment
+
+import (
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// turn is one turn in memory. What is above mu never changes.
+type turn struct {
+	owner uint32
+	id    string
+
+	mu       sync.Mutex
+	view     api.Turn // without Processes and Alive
+	hold     Hold     // nil: nothing is held (unverifiable, or released)
+	facts    Facts
+	graceMS  *int64
+	procs    []*process
+	byID     map[string]*process
+	early    map[string]Exit // ends told before their launch was answered
+	next     int             // number of the next process
+	inflight sync.WaitGroup  // launches that the keeper has not answered
+	lost     string          // why the keeper is gone; empty: it is there
+	ending   *EndRequest
+	receipt  *api.Receipt
+	settled  chan struct{} // closed when the first receipt is announced
+	changed  chan struct{} // closed and replaced at every change
+	leftMu   sync.Mutex    // one settling of leftovers at a time
+	saveMu   sync.Mutex    // orders writes of the record
+	archived bool          // below saveMu: the record is in the history
+}
+
+// process is one launched process in memory, below its turn's lock.
+type process struct {
+	view api.Process
+	stop syscall.Signal
+	// escaped tells that it was seen outside its turn's cgroup.
+	escaped bool
+}
+
+func newTurn(view api.Turn) *turn {
+	return &turn{id: view.ID, owner: view.Owner, view: view, next: 1, byID: map[string]*process{}, early: map[string]Exit{},
+		settled: make(chan struct{}), changed: make(chan struct{})}
+}
+
+// touch wakes everybody who waits for a change; the lock is held.
+func (t *turn) touch() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+func (t *turn) state() api.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view.State
+}
+
+func (t *turn) held() Hold {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hold
+}
+
+func (t *turn) cgroupLine() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hold == nil {
+		return ""
+	}
+	return t.facts.CgroupLine
+}
+
+func (t *turn) receiptNow() (api.Receipt, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.receipt == nil {
+		return api.Receipt{}, false
+	}
+	return *t.receipt, true
+}
+
+// show is the turn as callers see it, with a fresh count of what is alive.
+func (t *turn) show() api.Turn {
+	t.mu.Lock()
+	v, h := t.snapshot(), t.hold
+	t.mu.Unlock()
+	if h == nil {
+		if !v.State.Terminal() {
+			v.Alive = -1
+		}
+		return v
+	}
+	n, err := h.Alive()
+	if err != nil {
+		n = -1
+	}
+	v.Alive = n
+	return v
+}
+
+// snapshot is the turn without what only the kernel knows; the lock is held.
+func (t *turn) snapshot() api.Turn {
+	v := t.view
+	v.Degraded = slices.Clone(v.Degraded)
+	v.Survivors = slices.Clone(v.Survivors)
+	v.Processes = make([]api.Process, 0, len(t.procs))
+	for _, p := range t.procs {
+		v.Processes = append(v.Processes, p.view)
+	}
+	return v
+}
+
+// addProcess enters a process that runs, or ran; the lock is held.
+func (t *turn) addProcess(p *process) {
+	t.procs = append(t.procs, p)
+	t.byID[p.view.ID] = p
+	if x, ok := t.early[p.view.ID]; ok {
+		delete(t.early, p.view.ID)
+		p.end(x)
+	}
+	t.touch()
+}
+
+// end enters the end of a process; the first one stands.
+func (p *process) end(x Exit) {
+	if p.view.Status.State == api.ProcessRunning {
+		at := x.At.UTC()
+		p.view.Status, p.view.EndedAt = x.Status, &at
+	}
+}
+
+// exited is the hold's Exit hook.
+func (t *turn) exited(x Exit) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byID[x.Process]; p != nil {
+		p.end(x)
+	} else {
+		t.early[x.Process] = x
+	}
+	t.touch()
+}
+
+// keeperLost is the hold's KeeperLost hook.
+func (t *turn) keeperLost(why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lost != "" || t.view.State.Terminal() {
+		return
+	}
+	t.lost = why
+	t.view.Degraded = append(t.view.Degraded,
+		"the keeper is gone ("+why+"): the turn is still held and can be ended, but nothing can be launched in it and some exit statuses are lost")
+	t.touch()
+}
+
+// record is what the disk should hold; the lock is held.
+func (t *turn) record(boot string) Record {
+	r := Record{Schema: RecordSchema, Boot: boot, Turn: t.snapshot(), Facts: t.facts, GraceMS: t.graceMS,
+		SavedAt: time.Now().UTC()}
+	if t.ending != nil {
+		e := *t.ending
+		r.Ending = &e
+	}
+	if t.receipt != nil {
+		c := *t.receipt
+		r.Receipt = &c
+	}
+	return r
+}
+
+// save writes the record as it is now.
+func (m *Manager) save(t *turn) error {
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if t.archived {
+		return nil
+	}
+	t.mu.Lock()
+	r := t.record(m.cfg.Boot)
+	t.mu.Unlock()
+	return m.cfg.Records.Save(r)
+}
+
+// apply moves the turn along; the lock is held.
+func (t *turn) apply(ev event) step {
+	st := next(t.view.State, ev)
+	if st.state != t.view.State {
+		t.view.State = st.state
+		if st.state.Terminal() {
+			now := time.Now().UTC()
+			t.view.EndedAt = &now
+			t.view.Survivors = nil
+		}
+		t.touch()
+	}
+	return st
+}
