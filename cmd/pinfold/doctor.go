@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pinfold.dev/api"
+)
+
+func (a *app) doctorCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what this host can do, and what is missing",
+		Long: `Ask the service what it found on this host: the grade at which turns are held,
+and each check with what to do about it. Where no service answers, look at what
+can be seen without one, and say so.
+
+Exit status: 0 when a service answers and can hold turns; 1 otherwise.`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			h, err := a.client().Host(c.Context())
+			running := err == nil
+			if !running {
+				h = localHost(a, err)
+			}
+			if err := a.print(h, func(st style) string { return renderHost(h, running, st) }); err != nil {
+				return err
+			}
+			if !running || h.Grade == "" {
+				return status(exitNo)
+			}
+			return nil
+		},
+	}
+}
+
+func renderHost(h api.Host, running bool, st style) string {
+	var b strings.Builder
+	if running {
+		fmt.Fprintf(&b, "pinfold %s holds turns at grade %s (asked for %s)\n\n", clean(h.Version), st.paint(bold, string(h.Grade)), h.Asked)
+	} else {
+		fmt.Fprintf(&b, "%s: this is what can be seen without one\n\n", st.paint(bold+";"+yellow, "no service answers"))
+	}
+	t := table{indent: "  "}
+	put := func(k, v string) {
+		if v != "" {
+			t.add(k, v)
+		}
+	}
+	put("kernel", h.Kernel)
+	put("cgroup v2", h.CgroupMount)
+	put("turns below", h.CgroupRoot)
+	if h.Controllers != nil {
+		names := "none: turns are held, but without limits"
+		if len(h.Controllers) > 0 {
+			names = strings.Join(h.Controllers, " ")
+		}
+		put("controllers", names)
+	}
+	put("systemd", h.Systemd)
+	put("records", h.RuntimeDir)
+	put("receipts", h.StateDir)
+	if running {
+		put("service", fmt.Sprintf("uid %d, %s open", h.UID, count(h.Turns, "turn")))
+	}
+	b.WriteString(t.render(style{utf8: st.utf8}) + "\n")
+	for _, c := range h.Checks {
+		mark := st.paint(green, st.glyph("✔", "ok"))
+		if !c.OK {
+			mark = st.paint(yellow, st.glyph("✘", "no"))
+		}
+		fmt.Fprintf(&b, "  %s %s", mark, clean(c.Name))
+		if c.Detail != "" {
+			fmt.Fprintf(&b, ": %s", clean(c.Detail))
+		}
+		b.WriteString("\n")
+		if c.Remedy != "" && !c.OK {
+			fmt.Fprintf(&b, "      try: %s\n", clean(c.Remedy))
+		}
+	}
+	return b.String()
+}
+
+// localHost is what can be told of a host whose service does not answer.
+func localHost(a *app, why error) api.Host {
+	d := dirsFor(os.Getuid(), a.getenv)
+	h := api.Host{Version: version(), UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
+	h.Checks = append(h.Checks, api.HostCheck{Name: "service", Detail: why.Error(), Remedy: "start it: pinfold serve, or systemctl start pinfold"})
+	probeLocal(&h)
+	return h
+}

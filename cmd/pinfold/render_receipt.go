@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// renderReceipt is a receipt as a person reads it: the verdict first, then who
+// and why, when, how, and what became of each process; last, whatever is not
+// as it should be. It fits 80 columns but for long commands and paths.
+func renderReceipt(r api.Receipt, st style) string {
+	parts := []string{
+		receiptHead(r, st),
+		timeline(r, st),
+		receiptProcesses(r, st),
+		countsText(r.Counts, st),
+		leftoversText(r, st),
+		outsideText(r.Outside, st),
+		survivorsText(r.Survivors, st),
+		usageText(r.Usage, st),
+		notesText(r.Notes, st),
+	}
+	return strings.Join(parts, "")
+}
+
+// stamp is a time in UTC to the second.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// verdictWord is what a list says of a receipt.
+func verdictWord(r api.Receipt) string {
+	if r.Complete {
+		return "complete"
+	}
+	return "INCOMPLETE"
+}
+
+func receiptHead(r api.Receipt, st style) string {
+	mark, color := st.glyph("✔ ", "")+"complete", green
+	if !r.Complete {
+		mark, color = st.glyph("✘ ", "")+"INCOMPLETE", red
+	}
+	head := st.paint(bold+";"+color, mark) + "  turn " + st.paint(bold, clean(r.Turn))
+	if r.Label != "" {
+		head += "  " + st.glyph("“", `"`) + clean(r.Label) + st.glyph("”", `"`)
+	}
+	state := string(r.State)
+	if string(r.Reason) != state {
+		state += ", " + clean(string(r.Reason))
+	}
+	t := table{indent: "  "}
+	t.add("ended as", state)
+	t.add("asked by", actorText(r.Actor))
+	t.add("held at", fmt.Sprintf("grade %s, epoch %d, owner uid %d", r.Grade, r.Epoch, r.Owner))
+	how := r.Mechanism
+	if r.Rounds > 0 {
+		how += fmt.Sprintf(" (%s)", count(r.Rounds, "round"))
+	}
+	t.add("ended by", how)
+	return head + "\n\n" + t.render(style{utf8: st.utf8})
+}
+
+func actorText(a api.Actor) string {
+	s := fmt.Sprintf("uid %d", a.UID)
+	if a.PID > 0 {
+		s += fmt.Sprintf(", pid %d", a.PID)
+	}
+	if a.Name != "" {
+		s = a.Name + " itself"
+	}
+	if a.Cgroup != "" {
+		s += ", in " + a.Cgroup
+	}
+	return s
+}
+
+// timeline tells each step with its distance from the asking.
+func timeline(r api.Receipt, st style) string {
+	t := table{indent: "  ", right: map[int]bool{1: true}}
+	t.add("asked", "0 ms", r.AskedAt.UTC().Format("2006-01-02 15:04:05.000Z"))
+	step := func(name string, at *time.Time, remark string) {
+		if at != nil {
+			t.add(name, offset(at.Sub(r.AskedAt)), remark)
+		}
+	}
+	step("fenced", r.FencedAt, "nothing can be launched any more")
+	step("TERM", r.TermAt, fmt.Sprintf("with %s to go by itself", time.Duration(r.GraceMS)*time.Millisecond))
+	step("KILL", r.KilledAt, "")
+	step("seen empty", r.SeenEmptyAt, "")
+	step("leftovers gone", r.LeftoversEndedAt, "")
+	return "\n" + t.render(style{utf8: st.utf8})
+}
+
+// offset is in milliseconds, with a decimal where there is little.
+func offset(d time.Duration) string {
+	ms := float64(d.Microseconds()) / 1000
+	if ms < 100 && ms > -100 {
+		return fmt.Sprintf("%+.1f ms", ms)
+	}
+	return fmt.Sprintf("%+.0f ms", ms)
+}
+
+func receiptProcesses(r api.Receipt, st style) string {
+	if len(r.Processes) == 0 {
+		return "\n  no process was launched\n"
+	}
+	t := table{indent: "  ", head: []string{"PROCESS", "PID", "STATUS", "ENDED BY", "VERDICT", "COMMAND"}, right: map[int]bool{1: true}}
+	for _, p := range r.Processes {
+		by := p.EndedBy
+		if p.Escaped {
+			by += ", escaped"
+		}
+		t.add(p.ID, num(p.PID), statusText(p.Status), by, string(p.Verdict), command(p.Argv))
+	}
+	return "\n" + t.render(st)
+}
+
+func countsText(c api.Counts, st style) string {
+	words := []string{
+		fmt.Sprintf("%d ended", c.Ended), fmt.Sprintf("%d already gone", c.AlreadyGone),
+		fmt.Sprintf("%d foreign", c.Foreign), fmt.Sprintf("%d unverifiable", c.Unverifiable),
+		fmt.Sprintf("%d survivors", c.Survivors),
+	}
+	return "\n  " + strings.Join(words, st.glyph(" · ", ", ")) + "\n"
+}
+
+func leftoversText(r api.Receipt, st style) string {
+	if len(r.Leftovers) == 0 {
+		return ""
+	}
+	head := fmt.Sprintf("\n  left running and still held: %d  (end: pinfold abandon --leftovers %s)\n", len(r.Leftovers), clean(r.Turn))
+	if r.LeftoversEndedAt != nil {
+		head = fmt.Sprintf("\n  left running when it finished: %d, gone by %s\n", len(r.Leftovers), stamp(*r.LeftoversEndedAt))
+	}
+	t := table{indent: "    ", right: map[int]bool{0: true, 1: true, 2: true}}
+	for _, l := range r.Leftovers {
+		name := l.Comm
+		if len(l.Argv) > 0 {
+			name = command(l.Argv)
+		}
+		t.add(num(l.PID), bytes(l.RSS), ageMS(l.AgeMS), l.Process, name)
+	}
+	return head + t.render(st)
+}
+
+func outsideText(out []api.Outside, st style) string {
+	if len(out) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n  %s\n", st.paint(yellow, fmt.Sprintf("outside the turn: %d", len(out))))
+	for _, o := range out {
+		did := "left alone"
+		if o.Ended {
+			did = "ended"
+		}
+		name := clean(o.Comm)
+		if o.Process != "" {
+			name = clean(o.Process) + " " + name
+		}
+		fmt.Fprintf(&b, "    %d %s: %s\n      in %s\n      %s\n", o.PID, name, did, clean(o.Cgroup), clean(o.Evidence))
+	}
+	return b.String()
+}
+
+func survivorsText(list []api.Survivor, st style) string {
+	if len(list) == 0 {
+		return ""
+	}
+	t := table{indent: "    ", head: []string{"PID", "STATE", "WAITS IN", "COMMAND", "CGROUP"}, right: map[int]bool{0: true}}
+	for _, s := range list {
+		pid := num(s.PID)
+		if s.TID != 0 && s.TID != s.PID {
+			pid += "/" + num(s.TID)
+		}
+		wchan := s.WaitChannel
+		if wchan == "" {
+			wchan = "?"
+		}
+		t.add(pid, stateText(s.State), wchan, s.Comm, s.Cgroup)
+	}
+	return "\n  " + st.paint(bold+";"+red, fmt.Sprintf("SURVIVORS: %d could not be ended", len(list))) + "\n" + t.render(st)
+}
+
+// stateText explains the letter of /proc/pid/stat (proc_pid_stat(5)).
+func stateText(letter string) string {
+	words := map[string]string{"R": "running", "S": "sleeping", "D": "in the kernel", "T": "stopped",
+		"t": "traced", "Z": "zombie", "X": "dead", "I": "idle"}
+	if w := words[letter]; w != "" {
+		return letter + " (" + w + ")"
+	}
+	return letter
+}
+
+func usageText(u api.Usage, st style) string {
+	var said, unsaid []string
+	put := func(what string, v int64, text string) {
+		if v < 0 {
+			unsaid = append(unsaid, what)
+		} else {
+			said = append(said, what+" "+text)
+		}
+	}
+	put("CPU", u.CPUUsec, cpu(u.CPUUsec))
+	put("memory peak", u.MemoryPeak, bytes(u.MemoryPeak))
+	put("processes peak", u.PIDsPeak, fmt.Sprint(u.PIDsPeak))
+	put("OOM kills", u.OOMKills, fmt.Sprint(u.OOMKills))
+	put("read", u.IOReadBytes, bytes(u.IOReadBytes))
+	put("written", u.IOWriteBytes, bytes(u.IOWriteBytes))
+	s := ""
+	if len(said) > 0 {
+		s = "  used: " + strings.Join(said, st.glyph(" · ", ", ")) + "\n"
+	}
+	if len(unsaid) > 0 {
+		s += st.paint(faint, "  this host does not tell: "+strings.Join(unsaid, ", ")) + "\n"
+	}
+	return "\n" + s
+}
+
+func notesText(notes []string, st style) string {
+	var b strings.Builder
+	for _, n := range notes {
+		fmt.Fprintf(&b, "  %s %s\n", st.paint(yellow, "note:"), clean(n))
+	}
+	return b.String()
+}

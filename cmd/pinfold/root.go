@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"pinfold.dev/client"
+)
+
+// app is what every command has: its streams, its environment and the two
+// flags that all of them take.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	socket         string // --socket
+	asJSON         bool   // --json
+}
+
+// runMain runs the command line and returns its exit code.
+func runMain(args []string) int {
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	root := a.rootCmd()
+	root.SetArgs(args)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	return a.exitCode(root.ExecuteContext(context.Background()))
+}
+
+func (a *app) rootCmd() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pinfold",
+		Short: "Hold every process of an agent turn, and end exactly those",
+		Long: `Pinfold launches agent turns, holds every process that a turn creates, and
+ends exactly those - all of them, nothing else - when the turn is abandoned.
+
+A turn is the unit: begin one, run processes in it, then finish or abandon it.
+"pinfold run -- command" does all of that for one command.`,
+		Example: `  pinfold serve &                 # the service; usually a systemd unit
+  pinfold run -- make test        # a turn of its own, with the command's exit code
+  t=$(pinfold begin)              # or step by step
+  pinfold run --turn $t -- ./agent
+  pinfold abandon $t`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noSuchCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError(c, "%v", err) })
+	root.PersistentFlags().StringVar(&a.socket, "socket", "",
+		"the service's socket (default $PINFOLD_SOCKET, then the user's own service, then the system's)")
+	root.PersistentFlags().BoolVar(&a.asJSON, "json", false, "print the API's JSON, one document, instead of text")
+	for _, c := range append(a.commands(), topics()...) {
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// commands lists the commands in the order of a turn's life.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.serveCmd(),
+		a.beginCmd(), a.runCmd(), a.finishCmd(), a.abandonCmd(),
+		a.psCmd(), a.treeCmd(), a.showCmd(), a.waitCmd(), a.signalCmd(),
+		a.receiptCmd(), a.receiptsCmd(),
+		a.doctorCmd(), a.versionCmd(), a.manCmd(),
+	}
+}
+
+// client speaks to the service that --socket or the environment names.
+func (a *app) client() *client.Client {
+	return &client.Client{Socket: a.socketPath()}
+}
+
+// print writes v as one JSON document with --json, and text otherwise.
+func (a *app) print(v any, text func(style) string) error {
+	if !a.asJSON {
+		_, err := io.WriteString(a.stdout, text(a.style()))
+		return err
+	}
+	return writeJSON(a.stdout, v)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/client"
+)
+
+// patience is how long run keeps trying when the service has gone away: a
+// restart or an upgrade takes less.
+const patience = 30 * time.Second
+
+// runner runs one command for run.
+type runner struct {
+	*app
+	client *client.Client
+	turn   string // given, or begun
+	own    bool   // begun by us
+	begin  api.BeginRequest
+	launch api.LaunchRequest
+}
+
+// detached starts the command and leaves it.
+func (r *runner) detached(ctx context.Context) error {
+	p, err := r.start(ctx)
+	if err != nil {
+		return err
+	}
+	return r.print(p, func(style) string { return fmt.Sprintf("%s %s\n", p.Turn, p.ID) })
+}
+
+// attached runs the command with our streams, and exits as it does.
+func (r *runner) attached(ctx context.Context) error {
+	r.launch.Stdio = api.Stdio{
+		Stdin:  api.Stream{Mode: api.StdioPass, FD: 0},
+		Stdout: api.Stream{Mode: api.StdioPass, FD: 1},
+		Stderr: api.Stream{Mode: api.StdioPass, FD: 2},
+	}
+	sigs := catchSignals()
+	defer sigs.stop()
+	early, cancel := sigs.cancelOnStop(ctx)
+	// A closed stream of ours is /dev/null by now: Go's runtime sees to that.
+	p, err := r.start(early, os.Stdin, os.Stdout, os.Stderr)
+	cancel()
+	if s := sigs.early(); s != nil && err != nil {
+		return status(128 + s.number())
+	}
+	if err != nil {
+		return err
+	}
+	go sigs.forward(func(s caught) { r.pass(ctx, p, s) })
+	p, err = r.wait(ctx, p)
+	if err != nil {
+		return &exitError{exitService, err}
+	}
+	if r.own {
+		r.finish(ctx)
+	}
+	if r.asJSON {
+		// Standard output is the command's.
+		if err := writeJSON(r.stderr, p); err != nil {
+			return err
+		}
+	}
+	return exitAs(p)
+}
+
+// start begins the turn, if it is ours to begin, and launches into it. A turn
+// whose only command could not be started is ended again.
+func (r *runner) start(ctx context.Context, files ...*os.File) (api.Process, error) {
+	if r.turn == "" {
+		t, err := r.client.Begin(ctx, r.begin)
+		if err != nil {
+			return api.Process{}, &exitError{exitService, err}
+		}
+		r.turn, r.own = t.ID, true
+		r.warn(t.Degraded)
+	}
+	p, err := r.client.Launch(ctx, r.turn, r.launch, files...)
+	if err == nil {
+		return p, nil
+	}
+	if r.own {
+		// Not by ctx: it may be what ended.
+		now := int64(0)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if _, aerr := r.client.Abandon(last, r.turn, api.AbandonRequest{GraceMS: &now}); aerr != nil {
+			fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(aerr.Error()))
+		}
+	}
+	return p, launchError(err)
+}
+
+// launchError gives a failed launch the exit code that a shell gives it.
+func launchError(err error) error {
+	var e *api.Error
+	if !errors.As(err, &e) || e.Code != api.CodeExecFailed {
+		return &exitError{exitService, err}
+	}
+	if e.Details["errno_name"] == "ENOENT" {
+		return &exitError{exitNoExec, err}
+	}
+	return &exitError{exitNotExec, err}
+}
+
+// pass sends a signal that we got to the command.
+func (r *runner) pass(ctx context.Context, p api.Process, s caught) {
+	err := insist(ctx, func(ctx context.Context) error {
+		_, err := r.client.Signal(ctx, p.Turn, p.ID, api.SignalRequest{Signal: s.name()})
+		return err
+	})
+	if err != nil {
+		fmt.Fprintf(r.stderr, "pinfold: %s not passed on: %s\n", s.name(), clean(err.Error()))
+	}
+}
+
+// wait waits for the end of p, across restarts of the service.
+func (r *runner) wait(ctx context.Context, p api.Process) (api.Process, error) {
+	var last api.Process
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		last, err = r.client.WaitProcess(ctx, p.Turn, p.ID)
+		return err
+	})
+	if err == nil {
+		return last, nil
+	}
+	if unreachable(err) {
+		return p, api.Errorf(api.CodeUnavailable, "the service went away and has not come back for %s: %v", patience, err).
+			WithRemedy("the command may still run: start the service again, then pinfold wait %s %s", p.Turn, p.ID)
+	}
+	return p, fmt.Errorf("wait for %s of turn %s: %w", p.ID, p.Turn, err)
+}
+
+// finish ends our own turn once its command has ended, and tells what is left.
+func (r *runner) finish(ctx context.Context) {
+	var rec api.Receipt
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		rec, err = r.client.Finish(ctx, r.turn, api.FinishRequest{})
+		return err
+	})
+	var e *api.Error
+	switch n := len(rec.Leftovers); {
+	case errors.As(err, &e) && e.Code == api.CodeTurnOver:
+		// Somebody ended the turn, and with it the command: that is told by its status.
+	case err != nil:
+		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n  try: pinfold finish %s\n",
+			r.turn, clean(err.Error()), r.turn)
+	case !rec.Complete:
+		fmt.Fprintf(r.stderr, "pinfold: the turn's ending is not complete; see: pinfold receipt %s\n", r.turn)
+	case n > 0:
+		fmt.Fprintf(r.stderr, "pinfold: %s of this turn still running; list: pinfold tree %s; end: pinfold abandon --leftovers %s\n",
+			count(n, "process"), r.turn, r.turn)
+	}
+}
+
+// insist repeats call while the service cannot be reached, for as long as our
+// patience lasts. A call that held for a while starts the count anew.
+func insist(ctx context.Context, call func(context.Context) error) error {
+	var giveUp time.Time
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		began := time.Now()
+		err := call(ctx)
+		if err == nil || !unreachable(err) {
+			return err
+		}
+		if giveUp.IsZero() || time.Since(began) > patience {
+			giveUp = time.Now().Add(patience)
+		}
+		if ctx.Err() != nil || time.Now().Add(pause).After(giveUp) {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// unreachable tells errors of the way to the service from the service's own.
+func unreachable(err error) bool {
+	var e *api.Error
+	return !errors.As(err, &e) || e.Code == api.CodeUnavailable
+}

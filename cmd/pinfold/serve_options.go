@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"pinfold.dev/api"
+)
+
+// serveOptions is all that the service is told. Every path is absolute.
+type serveOptions struct {
+	Socket       string
+	RuntimeDir   string // live records; gone after a reboot
+	StateDir     string // receipts and history
+	Grade        api.Grade
+	CgroupParent string // empty: chosen by the service
+	Init         string // the pinfold-init binary
+	Grace        time.Duration
+	Bound        time.Duration // how long a kill may take
+	AdminGroup   string        // empty: none
+	Version      string
+	Log          *slog.Logger
+}
+
+// serveFlags are the same as they were written: on the command line, in the
+// environment, or nowhere.
+type serveFlags struct {
+	runtimeDir, stateDir, grade, cgroupParent, init string
+	grace, bound, adminGroup, logFormat, logLevel   string
+}
+
+func (f *serveFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.runtimeDir, "runtime-dir", "", "live records and turn directories (default /run/pinfold, or $XDG_RUNTIME_DIR/pinfold)")
+	fs.StringVar(&f.stateDir, "state-dir", "", "receipts and history (default /var/lib/pinfold, or ~/.local/state/pinfold)")
+	fs.StringVar(&f.grade, "grade", "auto", "how to hold turns: auto, scope or cgroup")
+	fs.StringVar(&f.cgroupParent, "cgroup-parent", "", "directory of a cgroup v2 tree below which turns are made (default: chosen)")
+	fs.StringVar(&f.init, "init", "", "the pinfold-init program (default: beside pinfold, then libexec, then PATH)")
+	fs.StringVar(&f.grace, "grace", "5s", "time between TERM and KILL where a turn names none; 0 kills at once")
+	fs.StringVar(&f.bound, "bound", "10s", "how long a kill may take before the turn is called unkillable")
+	fs.StringVar(&f.adminGroup, "admin-group", "", "members of this group may see and end every turn, like root")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json, to stderr")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// overlay fills in each flag that was not given from its PINFOLD_ variable.
+// It returns where each value comes from, to name it when it is bad.
+func overlay(fs *pflag.FlagSet, getenv func(string) string) map[string]string {
+	source := map[string]string{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		source[f.Name] = "--" + f.Name
+		name := "PINFOLD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v := getenv(name); v != "" && !f.Changed {
+			source[f.Name] = name
+			// All of serve's own flags are strings, which take anything.
+			_ = f.Value.Set(v)
+		}
+	})
+	return source
+}
+
+// options checks the values. socket is --socket, which may be empty.
+func (f *serveFlags) options(source map[string]string, socket string, dirs defaultDirs, logTo io.Writer) (serveOptions, error) {
+	o := serveOptions{
+		Socket: socket, RuntimeDir: f.runtimeDir, StateDir: f.stateDir,
+		CgroupParent: f.cgroupParent, AdminGroup: f.adminGroup, Version: version(),
+	}
+	if o.RuntimeDir == "" {
+		o.RuntimeDir = dirs.runtime
+	}
+	if o.StateDir == "" {
+		o.StateDir = dirs.state
+	}
+	if o.RuntimeDir == "" || o.StateDir == "" {
+		return o, fmt.Errorf("no place for records: neither XDG_RUNTIME_DIR nor HOME say where; give --runtime-dir and --state-dir")
+	}
+	if o.Socket == "" {
+		o.Socket = filepath.Join(o.RuntimeDir, socketName)
+	}
+	var err error
+	for _, p := range []*string{&o.Socket, &o.RuntimeDir, &o.StateDir} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return o, err
+		}
+	}
+	if o.CgroupParent != "" && !filepath.IsAbs(o.CgroupParent) {
+		return o, fmt.Errorf("%s: %q is not an absolute path", source["cgroup-parent"], o.CgroupParent)
+	}
+	if o.Grade, err = parseGrade(f.grade); err != nil {
+		return o, fmt.Errorf("%s: %w", source["grade"], err)
+	}
+	if o.Grace, err = parseDuration(f.grace); err != nil {
+		return o, fmt.Errorf("%s: %w", source["grace"], err)
+	}
+	if o.Bound, err = parseDuration(f.bound); err != nil || o.Bound == 0 {
+		return o, fmt.Errorf("%s: %q is not a time above 0, such as 10s", source["bound"], f.bound)
+	}
+	if o.Log, err = newLogger(logTo, f.logFormat, f.logLevel, source); err != nil {
+		return o, err
+	}
+	o.Init, err = findInit(f.init, source["init"])
+	return o, err
+}
+
+// parseGrade takes the grades that this version can hold turns at.
+func parseGrade(s string) (api.Grade, error) {
+	switch g := api.Grade(s); g {
+	case api.GradeAuto, api.GradeScope, api.GradeCgroup:
+		return g, nil
+	case api.GradePIDNS, api.GradeSubreaper, api.GradeToken:
+		return "", fmt.Errorf("this version cannot hold turns at grade %s yet: use auto, scope or cgroup", g)
+	}
+	return "", fmt.Errorf("%q is not a grade: use auto, scope or cgroup", s)
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is not a time such as 500ms, 5s or 0", s)
+	}
+	return d, nil
+}
+
+func newLogger(w io.Writer, format, level string, source map[string]string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("%s: %q is not a level: use debug, info, warn or error", source["log-level"], level)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, fmt.Errorf("%s: %q is not a format: use text or json", source["log-format"], format)
+}
+
+// findInit returns the path of pinfold-init. One that was named must be there;
+// otherwise it is looked for beside this program, in libexec, then in PATH.
+func findInit(named, source string) (string, error) {
+	if named != "" {
+		p, err := exec.LookPath(named)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", source, err)
+		}
+		return filepath.Abs(p)
+	}
+	var tried []string
+	if self, err := os.Executable(); err == nil {
+		dir := filepath.Dir(self)
+		tried = append(tried, filepath.Join(dir, initName), filepath.Join(dir, "..", "libexec", "pinfold", initName))
+	}
+	tried = append(tried, filepath.Join("/usr/libexec/pinfold", initName))
+	for _, p := range tried {
+		if _, err := exec.LookPath(p); err == nil {
+			return filepath.Clean(p), nil
+		}
+	}
+	if p, err := exec.LookPath(initName); err == nil {
+		return filepath.Abs(p)
+	}
+	return "", fmt.Errorf("%s not found (looked at %s, then in PATH): install it beside pinfold, or name it with --init",
+		initName, strings.Join(tried, ", "))
+}
