@@ -1,0 +1,202 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+
+	"pinfold.dev/containment"
+)
+
+// maxRecord bounds what is read back; a record grows by about 500 bytes a
+// process.
+const maxRecord = 256 << 20
+
+// turnID is what a turn's directory may be called: nothing else is touched.
+var turnID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// Store is the live records of one runtime directory and the history of one
+// state directory. Its methods may be called at the same time.
+type Store struct {
+	turns string // runtime directory + "/turns"
+	hist  *history
+}
+
+// Open opens, and where needed makes, the directories (0700). It fails when
+// either belongs to somebody else.
+func Open(runtimeDir, stateDir string) (*Store, error) {
+	turns := filepath.Join(runtimeDir, "turns")
+	for _, d := range []string{turns, stateDir} {
+		if err := ownDir(d); err != nil {
+			return nil, err
+		}
+	}
+	h, err := openHistory(filepath.Join(stateDir, "history.db"))
+	if err != nil {
+		return nil, err
+	}
+	return &Store{turns: turns, hist: h}, nil
+}
+
+// ownDir makes dir, or checks that it is ours and nobody else can write it.
+func ownDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("look at directory: %w", err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.IsDir():
+		return fmt.Errorf("use %s: not a directory", dir)
+	case ok && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("use %s: it belongs to uid %d, not to %d", dir, st.Uid, os.Geteuid())
+	case fi.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("use %s: others may write it (mode %o)", dir, fi.Mode().Perm())
+	}
+	return nil
+}
+
+// Close closes the history.
+func (s *Store) Close() error { return s.hist.close() }
+
+// Dir is the turn's runtime directory; Save makes it, Archive removes it.
+func (s *Store) Dir(turn string) string { return filepath.Join(s.turns, turn) }
+
+// Save writes the turn's record.
+func (s *Store) Save(r containment.Record) error {
+	if !turnID.MatchString(r.Turn.ID) {
+		return fmt.Errorf("save record: turn id %q is malformed", r.Turn.ID)
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	dir := s.Dir(r.Turn.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("save record: %w", err)
+	}
+	if err := replaceFile(filepath.Join(dir, "record.json"), b); err != nil {
+		return fmt.Errorf("save record: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes path so that it is whole or as it was.
+func replaceFile(path string, b []byte) (err error) {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(tmp)
+		}
+	}()
+	if _, err = f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err = f.Sync(); err != nil { // nothing on tmpfs, all the difference on a disk
+		f.Close()
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Discard removes the record of a turn that never began.
+func (s *Store) Discard(turn string) error {
+	if !turnID.MatchString(turn) {
+		return fmt.Errorf("discard record: turn id %q is malformed", turn)
+	}
+	return os.RemoveAll(s.Dir(turn))
+}
+
+// Load reads all live records. One that cannot be read is an error in the list,
+// hides no other, and is left where it is.
+func (s *Store) Load() ([]containment.Record, []error) {
+	entries, err := os.ReadDir(s.turns)
+	if err != nil {
+		return nil, []error{fmt.Errorf("list records: %w", err)}
+	}
+	var out []containment.Record
+	var errs []error
+	for _, e := range entries {
+		if !e.IsDir() || !turnID.MatchString(e.Name()) {
+			continue
+		}
+		r, err := s.read(e.Name())
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out, errs
+}
+
+func (s *Store) read(turn string) (containment.Record, error) {
+	var r containment.Record
+	path := filepath.Join(s.Dir(turn), "record.json")
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return r, fmt.Errorf("read record: %w", err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return r, fmt.Errorf("read record: %w", err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.Mode().IsRegular():
+		return r, fmt.Errorf("read record %s: not a regular file", path)
+	case ok && int(st.Uid) != os.Geteuid():
+		return r, fmt.Errorf("read record %s: it belongs to uid %d", path, st.Uid)
+	case fi.Mode().Perm()&0o022 != 0:
+		return r, fmt.Errorf("read record %s: others may write it (mode %o)", path, fi.Mode().Perm())
+	case fi.Size() > maxRecord:
+		return r, fmt.Errorf("read record %s: %d bytes is too much", path, fi.Size())
+	}
+	if err := json.NewDecoder(f).Decode(&r); err != nil {
+		return r, fmt.Errorf("read record %s: %w", path, err)
+	}
+	if r.Turn.ID != turn {
+		return r, fmt.Errorf("read record %s: it is of turn %q", path, r.Turn.ID)
+	}
+	return r, nil
+}
+
+// Archive moves an ended turn from its live record to the history.
+func (s *Store) Archive(turn string) error {
+	r, err := s.read(turn)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Discard(turn)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.hist.put(r); err != nil {
+		return err
+	}
+	return s.Discard(turn)
+}
+
+// Ended finds a turn in the history.
+func (s *Store) Ended(turn string) (containment.Record, bool, error) { return s.hist.get(turn) }
+
+// EndedTurns lists the history, newest first; owner nil means everybody's.
+func (s *Store) EndedTurns(owner *uint32, limit int) ([]containment.Record, error) {
+	return s.hist.list(owner, limit)
+}
