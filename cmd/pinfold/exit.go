@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,7 +51,7 @@ func status(code int) error {
 func usageError(c *cobra.Command, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &exitError{code: exitUsage, err: api.Errorf(api.CodeBadRequest, "%s", err).
-		WithRemedy("see %s --help", c.CommandPath())}
+		WithRemedy("%s --help", c.CommandPath())}
 }
 
 func exactArgs(n int) cobra.PositionalArgs {
@@ -85,11 +84,11 @@ func (a *app) exitCode(err error) int {
 	var e *exitError
 	if errors.As(err, &e) {
 		if e.err != nil {
-			complain(a.stderr, e.err)
+			a.complain(e.err)
 		}
 		return e.code
 	}
-	complain(a.stderr, err)
+	a.complain(err)
 	return codeOf(err)
 }
 
@@ -112,15 +111,25 @@ func codeOf(err error) int {
 	return exitService
 }
 
-// complain writes what happened and, on a line of its own, what to do.
-func complain(w io.Writer, err error) {
-	what, remedy := err.Error(), ""
+// complain writes what happened and, on a line of its own, what to do; with
+// --json it writes the error as the API has it.
+func (a *app) complain(err error) {
+	e := asAPIError(err)
+	if a.asJSON {
+		_ = writeJSON(a.stderr, e)
+		return
+	}
+	what := strings.Replace(err.Error(), e.Error(), e.Message, 1)
+	fmt.Fprintf(a.stderr, "pinfold: %s\n", clean(what))
+	if e.Remedy != "" {
+		fmt.Fprintf(a.stderr, "  try: %s\n", clean(e.Remedy))
+	}
+}
+
+func asAPIError(err error) *api.Error {
 	var e *api.Error
-	if errors.As(err, &e) && e.Remedy != "" {
-		what, remedy = strings.Replace(what, " ("+e.Remedy+")", "", 1), e.Remedy
+	if errors.As(err, &e) {
+		return e
 	}
-	fmt.Fprintf(w, "pinfold: %s\n", clean(what))
-	if remedy != "" {
-		fmt.Fprintf(w, "  try: %s\n", clean(remedy))
-	}
+	return api.Errorf(api.CodeUnavailable, "%s", err)
 }

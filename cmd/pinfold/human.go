@@ -33,8 +33,8 @@ func age(d time.Duration) string {
 
 func ageMS(ms int64) string { return age(time.Duration(ms) * time.Millisecond) }
 
-// bytes is a size in powers of 1024.
-func bytes(n int64) string {
+// size is a size in powers of 1024.
+func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"pinfold.dev/api"
 )
@@ -140,7 +141,7 @@ func leftoversText(r api.Receipt, st style) string {
 		if len(l.Argv) > 0 {
 			name = command(l.Argv)
 		}
-		t.add(num(l.PID), bytes(l.RSS), ageMS(l.AgeMS), l.Process, name)
+		t.add(num(l.PID), size(l.RSS), ageMS(l.AgeMS), l.Process, name)
 	}
 	return head + t.render(st)
 }
@@ -204,19 +205,38 @@ func usageText(u api.Usage, st style) string {
 		}
 	}
 	put("CPU", u.CPUUsec, cpu(u.CPUUsec))
-	put("memory peak", u.MemoryPeak, bytes(u.MemoryPeak))
+	put("memory peak", u.MemoryPeak, size(u.MemoryPeak))
 	put("processes peak", u.PIDsPeak, fmt.Sprint(u.PIDsPeak))
 	put("OOM kills", u.OOMKills, fmt.Sprint(u.OOMKills))
-	put("read", u.IOReadBytes, bytes(u.IOReadBytes))
-	put("written", u.IOWriteBytes, bytes(u.IOWriteBytes))
+	put("read", u.IOReadBytes, size(u.IOReadBytes))
+	put("written", u.IOWriteBytes, size(u.IOWriteBytes))
 	s := ""
 	if len(said) > 0 {
-		s = "  used: " + strings.Join(said, st.glyph(" · ", ", ")) + "\n"
+		s = wrap("  used: ", said, st.glyph(" · ", ", "))
 	}
 	if len(unsaid) > 0 {
-		s += st.paint(faint, "  this host does not tell: "+strings.Join(unsaid, ", ")) + "\n"
+		s += st.paint(faint, wrap("  this host does not tell: ", unsaid, ", "))
 	}
 	return "\n" + s
+}
+
+// wrap puts items on lines of at most 78 characters, below one another.
+func wrap(head string, items []string, sep string) string {
+	width := utf8.RuneCountInString
+	var b strings.Builder
+	line := head
+	for i, item := range items {
+		if i > 0 {
+			line += strings.TrimRight(sep, " ")
+			if width(line)+1+width(item) > 78 {
+				b.WriteString(line + "\n")
+				line = strings.Repeat(" ", width(head)-1)
+			}
+			line += " "
+		}
+		line += item
+	}
+	return b.String() + line + "\n"
 }
 
 func notesText(notes []string, st style) string {

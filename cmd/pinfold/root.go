@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,7 +58,22 @@ A turn is the unit: begin one, run processes in it, then finish or abandon it.
 	for _, c := range append(a.commands(), topics()...) {
 		root.AddCommand(c)
 	}
+	strictHelp(root)
 	return root
+}
+
+// strictHelp makes "help" of something unknown the usage error that it is.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Run = nil
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		c, rest, err := root.Find(args)
+		if err != nil || len(rest) > 0 {
+			return usageError(root, "no help for %q", strings.Join(args, " "))
+		}
+		return c.Help()
+	}
 }
 
 // commands lists the commands in the order of a turn's life.

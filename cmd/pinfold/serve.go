@@ -36,6 +36,9 @@ Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 			if err != nil {
 				return usageError(c, "%v", err)
 			}
+			if o.Init, err = findInit(f.init, source["init"]); err != nil {
+				return &exitError{code: exitNo, err: fmt.Errorf("serve: %w", err)}
+			}
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			if err := runServe(ctx, o); err != nil {

@@ -102,10 +102,7 @@ func (f *serveFlags) options(source map[string]string, socket string, dirs defau
 	if o.Bound, err = parseDuration(f.bound); err != nil || o.Bound == 0 {
 		return o, fmt.Errorf("%s: %q is not a time above 0, such as 10s", source["bound"], f.bound)
 	}
-	if o.Log, err = newLogger(logTo, f.logFormat, f.logLevel, source); err != nil {
-		return o, err
-	}
-	o.Init, err = findInit(f.init, source["init"])
+	o.Log, err = newLogger(logTo, f.logFormat, f.logLevel, source)
 	return o, err
 }
 

@@ -78,10 +78,10 @@ func limitsText(l *api.Limits) string {
 	}
 	var s []string
 	if l.MemoryBytes > 0 {
-		s = append(s, "memory "+bytes(l.MemoryBytes))
+		s = append(s, "memory "+size(l.MemoryBytes))
 	}
 	if l.SwapBytes != nil {
-		s = append(s, "swap "+bytes(*l.SwapBytes))
+		s = append(s, "swap "+size(*l.SwapBytes))
 	}
 	if l.PIDs > 0 {
 		s = append(s, fmt.Sprintf("processes %d", l.PIDs))

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"sort"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -75,7 +74,7 @@ func (f *forest) draw(parent int, prefix string, root bool) {
 		if from == "" {
 			from = "?"
 		}
-		f.table.add(from, num(m.PID), owner(m.UID), m.State, strings.TrimSuffix(bytes(m.RSS), "B"),
+		f.table.add(from, num(m.PID), owner(m.UID), m.State, size(m.RSS),
 			ageMS(m.AgeMS), prefix+branch+m.Comm)
 		f.draw(m.PID, prefix+next, false)
 	}

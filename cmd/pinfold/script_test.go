@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// The test binary plays pinfold in the scripts.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"pinfold": main})
+}
+
+// TestScripts runs the command line as a person types it: the txtar files of
+// testdata/script. Beside testscript's own commands they have
+//
+//	exits CODE command...   run a command that must exit with CODE
+//	serve [flags]           start the service on directories below $WORK, wait until it is ready
+//	stopserve TERM|KILL     end it
+//	waitfile FILE           wait until a file is there and not empty
+//	steady FILE...          fail if one of the files grows within a second
+//	alive|dead FILE         whether the process whose pid the file has lives
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       flag.Lookup("update").Value.String() == "true",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               setupScript,
+		Condition:           condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "serve": serveIn, "stopserve": stopServe,
+			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom,
+		},
+	})
+}
+
+func setupScript(e *testscript.Env) error {
+	e.Setenv("LC_ALL", "C.UTF-8")
+	// No service of this machine may be met by chance.
+	e.Setenv("PINFOLD_SOCKET", filepath.Join(e.WorkDir, "pinfold.sock"))
+	e.Values["service"] = &service{}
+	return nil
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE command...")
+	}
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var e *exec.ExitError
+		if !errors.As(err, &e) {
+			ts.Fatalf("%s: %v", args[1], err)
+		}
+		got = e.ExitCode()
+	}
+	if want := args[0]; fmt.Sprint(got) != want {
+		ts.Fatalf("%s exited %d, want %s", args[1], got, want)
+	}
+}
+
+func waitFile(ts *testscript.TestScript, neg bool, args []string) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && strings.HasSuffix(string(b), "\n") {
+			return
+		}
+	}
+	ts.Fatalf("%s is not there after 30 s", args[0])
+}
+
+// steady is how a script sees that a heartbeat has stopped.
+func steady(ts *testscript.TestScript, neg bool, args []string) {
+	size := func(name string) int64 {
+		fi, err := os.Stat(ts.MkAbs(name))
+		ts.Check(err)
+		return fi.Size()
+	}
+	before := map[string]int64{}
+	for _, name := range args {
+		before[name] = size(name)
+	}
+	time.Sleep(time.Second)
+	for _, name := range args {
+		if grows := size(name) > before[name]; grows != neg {
+			ts.Fatalf("%s: grows is %v", name, grows)
+		}
+	}
+}
+
+func isAlive(want bool) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		pid := strings.TrimSpace(ts.ReadFile(args[0]))
+		if pid == "" {
+			ts.Fatalf("%s has no pid", args[0])
+		}
+		b, err := os.ReadFile("/proc/" + pid + "/stat")
+		_, after, _ := strings.Cut(string(b), ") ")
+		if alive := err == nil && !strings.HasPrefix(after, "Z"); alive != want {
+			ts.Fatalf("process %s of %s: alive is %v", pid, args[0], alive)
+		}
+	}
+}
+
+// setFrom sets a variable to a word of the last command's output.
+func setFrom(ts *testscript.TestScript, neg bool, args []string) {
+	words := strings.Fields(ts.ReadFile("stdout"))
+	if len(args) != 2 || len(args[1]) != 1 || int(args[1][0]-'0') >= len(words) {
+		ts.Fatalf("usage: setfrom NAME INDEX, and the output has %d words", len(words))
+	}
+	ts.Setenv(args[0], words[args[1][0]-'0'])
+}

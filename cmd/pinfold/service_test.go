@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/client"
+)
+
+// service is the real service of one script.
+type service struct {
+	cmd  *exec.Cmd
+	gone chan struct{}
+	log  *syncBuffer
+}
+
+// initBinary builds pinfold-init, once.
+var initBinary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "pinfold-test-init")
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(dir, initName)
+	if b, err := exec.Command("go", "build", "-o", out, "pinfold.dev/cmd/pinfold-init").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", initName, err, b)
+	}
+	return out, nil
+})
+
+// condition answers [root] and [cgroup2]: what a script that runs turns needs.
+func condition(name string) (bool, error) {
+	switch name {
+	case "root":
+		return os.Getuid() == 0, nil
+	case "cgroup2":
+		_, err := cgroup.FindMount()
+		return err == nil, nil
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
+func serveIn(ts *testscript.TestScript, neg bool, args []string) {
+	init, err := initBinary()
+	ts.Check(err)
+	s := ts.Value("service").(*service)
+	first := s.cmd == nil
+	parent, err := testCgroup(first)
+	ts.Check(err)
+	ts.Setenv("CGROUP", parent)
+	path, err := exec.LookPath("pinfold")
+	ts.Check(err)
+	base := []string{"serve", "--runtime-dir", ts.MkAbs("run"), "--state-dir", ts.MkAbs("state"), "--init", init,
+		"--grade", "cgroup", "--cgroup-parent", parent, "--log-level", "debug"}
+	s.start(path, append(base, args...), []string{"PINFOLD_SOCKET=" + ts.Getenv("PINFOLD_SOCKET"), "PATH=" + ts.Getenv("PATH")})
+	if first {
+		ts.Defer(func() { s.clean(ts, parent) })
+	}
+	c := &client.Client{Socket: ts.Getenv("PINFOLD_SOCKET")}
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err = c.Host(context.Background()); err == nil {
+			return
+		}
+		select {
+		case <-s.gone:
+			ts.Fatalf("the service ended: %v\n%s", s.cmd.ProcessState, s.log)
+		default:
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("the service is not ready: %v\n%s", err, s.log)
+		}
+	}
+}
+
+// start runs the service so that it dies with us: Pdeathsig fires when the
+// starting thread ends, so that thread stays until the service has.
+func (s *service) start(path string, args, env []string) {
+	s.cmd, s.gone, s.log = exec.Command(path, args...), make(chan struct{}), &syncBuffer{}
+	s.cmd.Env, s.cmd.Stderr, s.cmd.Stdout = env, s.log, s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan struct{})
+	cmd, gone := s.cmd, s.gone
+	go func() {
+		runtime.LockOSThread()
+		defer close(gone)
+		err := cmd.Start()
+		close(started)
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	<-started
+}
+
+func stopServe(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value("service").(*service)
+	sig := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[args[0]]
+	ts.Check(s.cmd.Process.Signal(sig))
+	select {
+	case <-s.gone:
+	case <-time.After(60 * time.Second):
+		ts.Fatalf("the service is still there 60 s after %s\n%s", args[0], s.log)
+	}
+}
+
+// clean ends the script's turns and fails the script that leaves a cgroup.
+func (s *service) clean(ts *testscript.TestScript, parent string) {
+	c := &client.Client{Socket: ts.Getenv("PINFOLD_SOCKET")}
+	if l, err := c.Turns(context.Background(), true, ""); err == nil {
+		now := int64(0)
+		for _, t := range l.Turns {
+			if t.State == api.StateOpen || t.Alive > 0 {
+				_, _ = c.Abandon(context.Background(), t.ID, api.AbandonRequest{GraceMS: &now, Leftovers: true})
+			}
+		}
+	}
+	_ = s.cmd.Process.Kill()
+	<-s.gone
+	ts.Logf("service log:\n%s", s.log)
+	if left := removeCgroup(parent); left != "" {
+		ts.Fatalf("cgroups left behind:\n%s", left)
+	}
+}
+
+// testCgroup is a cgroup of this test process; those of dead ones are removed.
+func testCgroup(make bool) (string, error) {
+	m, err := cgroup.FindMount()
+	if err != nil {
+		return "", err
+	}
+	old, _ := filepath.Glob(filepath.Join(m.Path, "pinfold-test.cli.*"))
+	for _, dir := range old {
+		if _, err := os.Stat("/proc/" + strings.TrimPrefix(filepath.Ext(dir), ".")); err != nil {
+			removeCgroup(dir)
+		}
+	}
+	dir := filepath.Join(m.Path, fmt.Sprintf("pinfold-test.cli.%d", os.Getpid()))
+	if make {
+		err = os.Mkdir(dir, 0o755)
+	}
+	return dir, err
+}
+
+// removeCgroup ends and removes what is left below dir, and tells what it was.
+func removeCgroup(dir string) string {
+	var below []string
+	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && p != dir {
+			below = append(below, p)
+		}
+		return nil
+	})
+	_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for i := len(below) - 1; i >= 0; i-- {
+			_ = os.Remove(below[i])
+		}
+		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
+			return strings.Join(below, "\n")
+		}
+	}
+	return dir
+}
+
+// syncBuffer is a buffer that may be read while the service writes.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
