@@ -3,70 +3,163 @@ package pidfd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"sync"
 	"syscall"
 
-	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
 )
 
 // ErrGone tells that the process has ended and was reaped.
 var ErrGone = errors.New("process is gone")
 
-// ErrRefused tells that a target may never be signalled: pid 0 or 1, ourselves,
-// our own group, our own cgroup or an ancestor of it.
-var ErrRefused = errors.New("refused")
+// Handle owns one pidfd: an exact reference to one process, whatever becomes of
+// its number. It is safe for concurrent use.
+type Handle struct {
+	pid    int
+	file   *os.File
+	conn   syscall.RawConn
+	closed context.Context // done once Close was called
+	close  context.CancelFunc
+	number func() int // what the kernel says the pid is; 0: it does not
+}
 
-var errSkeleton = errors.New("not built yet")
-
-// Handle owns one pidfd. It is safe for concurrent use.
-type Handle struct{ pid int }
-
-// Open opens a handle on pid. It refuses pid <= 1 with ErrRefused, and returns
-// ErrGone when there is no such process.
-func Open(pid int) (*Handle, error) { return nil, errSkeleton }
+// Open opens a handle on pid (pidfd_open(2), Linux 5.3). It refuses pid <= 1
+// with ErrRefused, and returns ErrGone when there is no such process.
+func Open(pid int) (*Handle, error) {
+	if pid <= 1 {
+		return nil, RefusePID(pid, 0)
+	}
+	fd, err := sys.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, gone(err))
+	}
+	h := FromFD(fd, pid)
+	h.number = func() int { return pid }
+	return h, nil
+}
 
 // FromFD makes a handle from a pidfd that was received, which it owns from then
-// on. The pid is what the sender says; it is used for nothing but PID.
-func FromFD(fd, pid int) *Handle { return &Handle{pid} }
+// on. The pid is what the sender says: where the kernel can tell the number
+// behind the descriptor, that is what is used.
+func FromFD(fd, pid int) *Handle {
+	h := &Handle{pid: pid}
+	h.closed, h.close = context.WithCancel(context.Background())
+	if fd >= 0 {
+		h.file = os.NewFile(uintptr(fd), "pidfd")
+	}
+	if h.file != nil {
+		h.conn, _ = h.file.SyscallConn()
+	}
+	h.number = sync.OnceValue(h.readNumber)
+	return h
+}
 
-// PID is the process id that the handle was opened with.
+// PID is the process id that the handle was made with: to show, not to use.
 func (h *Handle) PID() int { return h.pid }
 
 // Close closes the descriptor and wakes every Wait. Closing again does nothing.
-func (h *Handle) Close() error { return errSkeleton }
+func (h *Handle) Close() error {
+	h.close()
+	if h.file == nil {
+		return nil
+	}
+	if err := h.file.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
 
 // Dup returns a duplicate of the descriptor, close-on-exec, which the caller
 // owns: to send it, or to store it.
-func (h *Handle) Dup() (int, error) { return -1, errSkeleton }
-
-// Identity reads what the process can be known again by. Each field is set only
-// where it can be trusted.
-func (h *Handle) Identity() (api.Identity, error) { return api.Identity{}, errSkeleton }
-
-// Verify compares the process with a record of one, and says on what evidence.
-func (h *Handle) Verify(rec api.Identity) (api.Verdict, []string) {
-	return api.VerdictUnverifiable, nil
+func (h *Handle) Dup() (int, error) {
+	n := -1
+	err := h.use(func(fd int) (err error) { n, err = sys.Dup(fd); return })
+	return n, err
 }
 
-// Signal sends sig to the whole process. It returns ErrGone when the process has
-// been reaped and ErrRefused for what rule 5 forbids.
-func (h *Handle) Signal(sig syscall.Signal) error { return errSkeleton }
+// Signal sends sig to the whole process, and 0 only asks whether that may be
+// done. It returns ErrGone when the process has been reaped and ErrRefused for
+// what may never be signalled. A zombie takes any signal without effect.
+func (h *Handle) Signal(sig syscall.Signal) error {
+	if err := h.guard(); err != nil {
+		return err
+	}
+	return h.use(func(fd int) error {
+		// A pidfd may be a thread's (PIDFD_THREAD) when it was received: say
+		// that the process is meant. Before 6.9 there are neither.
+		err := sys.PidfdSendSignal(fd, sig, sys.PidfdSignalThreadGroup)
+		if errors.Is(err, syscall.EINVAL) {
+			err = sys.PidfdSendSignal(fd, sig, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("signal process %d: %w", h.pid, gone(err))
+		}
+		return nil
+	})
+}
 
-// Exited tells whether every thread of the process has ended (a zombie has
-// exited; a process whose main thread alone has ended has not).
-func (h *Handle) Exited() (bool, error) { return false, errSkeleton }
+// guard checks both the number that the caller believes in and the kernel's.
+func (h *Handle) guard() error {
+	self := os.Getpid()
+	if err := RefusePID(h.pid, self); err != nil {
+		return err
+	}
+	if n := h.number(); n != 0 {
+		return RefusePID(n, self)
+	}
+	return nil
+}
 
-// Wait waits until the process has exited, ctx is done, or the handle is closed.
-func (h *Handle) Wait(ctx context.Context) error { return errSkeleton }
+// Exited tells whether every thread of the process has ended. A zombie has
+// exited; a process whose main thread alone has ended has not.
+func (h *Handle) Exited() (bool, error) {
+	var exited bool
+	err := h.use(func(fd int) (err error) { exited, err = sys.PidfdExited(fd); return })
+	return exited, err
+}
 
-// CgroupID is the kernfs id of the process's cgroup v2.
-func (h *Handle) CgroupID() (uint64, error) { return 0, errSkeleton }
+// Wait waits until the process has exited, ctx is done (its error) or the
+// handle is closed (os.ErrClosed). It holds a descriptor and no thread; the
+// process need not be a child.
+func (h *Handle) Wait(ctx context.Context) error {
+	if exited, err := h.Exited(); exited || err != nil {
+		return err
+	}
+	var w *sys.Watch
+	err := h.use(func(fd int) (err error) { w, err = sys.NewWatch(fd, sys.WatchIn); return })
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	stop := context.AfterFunc(h.closed, func() { _ = w.Close() })
+	defer stop()
+	if err := w.Wait(ctx, 0); err != nil {
+		if h.closed.Err() != nil {
+			return os.ErrClosed
+		}
+		return err
+	}
+	return nil
+}
 
-// CgroupPath is the path on the 0:: line of /proc/pid/cgroup: relative to our
-// own cgroup namespace.
-func (h *Handle) CgroupPath() (string, error) { return "", errSkeleton }
+// use calls fn with the descriptor, which stays open until fn returns.
+func (h *Handle) use(fn func(fd int) error) error {
+	if h.conn == nil {
+		return fmt.Errorf("use process %d: %w", h.pid, syscall.EBADF)
+	}
+	var err error
+	if e := h.conn.Control(func(fd uintptr) { err = fn(int(fd)) }); e != nil {
+		return fmt.Errorf("use process %d: %w", h.pid, os.ErrClosed)
+	}
+	return err
+}
 
-// OpenVerified opens the recorded process. The handle is nil unless the verdict
-// is owned, or gone with the process not yet reaped.
-func OpenVerified(rec api.Identity) (*Handle, api.Verdict, []string) {
-	return nil, api.VerdictUnverifiable, nil
+// gone turns ESRCH into ErrGone and leaves other errors as they are.
+func gone(err error) error {
+	if errors.Is(err, syscall.ESRCH) {
+		return ErrGone
+	}
+	return err
 }
