@@ -1,0 +1,223 @@
+package spawn
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// args is all that the child reads. It lives on the heap and is referenced by
+// the Child until the child has let go of our memory.
+type args struct {
+	fds       [3]int
+	status    int // write end of the status pipe
+	gate      int // read end of the gate, or -1
+	gateWrite int // the keeper's end of it, or -1
+	setUser   bool
+	setGroups bool
+	uid, gid  uintptr
+	groups    *uint32
+	ngroups   uintptr
+	nofile    *syscall.Rlimit
+	dir       *byte
+	paths     **byte // NUL-terminated strings, nil-terminated list; so the two below
+	argv      **byte
+	envv      **byte
+	report    [3]uint32 // step, errno, index into paths
+
+	clone cloneArgs // the parent's, for the time of the call; on the heap as all this
+	pidfd int32
+}
+
+// System call numbers that package syscall lacks on amd64; the newer ones are
+// the same on every architecture.
+const (
+	sysClone3     = 435 // Linux 5.3
+	sysCloseRange = 436 // Linux 5.9
+)
+
+const (
+	fDupfdCloexec = 1030
+	sigSetmask    = 2
+	lastSignal    = 64
+)
+
+// child runs in the clone, in the parent's memory, on a stack of its own, with
+// all signals blocked. It may only make raw system calls: no allocation, no
+// lock, no stack growth, no bounds check that can fail, no return.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+//go:noinline
+func child(a *args) {
+	resetSignals()
+	syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	if e := setFDs(a); e != 0 {
+		fail(a, StepStdio, e, 0)
+	}
+	if a.gate >= 0 && !passGate(a) {
+		exit(127)
+	}
+	if a.nofile != nil {
+		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(a.nofile)), 0, 0, 0)
+	}
+	if a.setUser {
+		if e := setUser(a); e != 0 {
+			fail(a, StepUser, e, 0)
+		}
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(a.dir)), 0, 0); e != 0 {
+		fail(a, StepCwd, e, 0)
+	}
+	var none uint64
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&none)), 0, 8, 0, 0)
+	execute(a)
+}
+
+// resetSignals gives every signal its default disposition: handlers, which are
+// the runtime's, and what an ancestor ignored.
+//
+//go:nosplit
+//go:norace
+func resetSignals() {
+	var dfl [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
+	for s := uintptr(1); s <= lastSignal; s++ {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
+	}
+}
+
+// setFDs puts the three streams in place and closes everything else but the
+// pipes, so that a child that is held up keeps no connection of the keeper's
+// open. Before Linux 5.9 execve closes them.
+//
+//go:nosplit
+//go:norace
+func setFDs(a *args) syscall.Errno {
+	in, out, err := uintptr(a.fds[0]), uintptr(a.fds[1]), uintptr(a.fds[2])
+	if in < 3 {
+		in, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, in, fDupfdCloexec, 3)
+	}
+	if out < 3 {
+		out, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, out, fDupfdCloexec, 3)
+	}
+	if err < 3 {
+		err, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, err, fDupfdCloexec, 3)
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, in, 0, 0); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, out, 1, 0); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, err, 2, 0); e != 0 {
+		return e
+	}
+	low, high := uintptr(a.status), uintptr(a.status)
+	if a.gate >= 0 {
+		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(a.gateWrite), 0, 0)
+		low, high = min(low, uintptr(a.gate)), max(high, uintptr(a.gate))
+	}
+	if low > 3 {
+		syscall.RawSyscall(sysCloseRange, 3, low-1, 0)
+	}
+	if high > low+1 {
+		syscall.RawSyscall(sysCloseRange, low+1, high-1, 0)
+	}
+	syscall.RawSyscall(sysCloseRange, high+1, 1<<31-1, 0)
+	return 0
+}
+
+// passGate waits until the keeper opens the gate. The end of the pipe means
+// that the keeper has died: nothing may run then.
+//
+//go:nosplit
+//go:norace
+func passGate(a *args) bool {
+	var b [1]byte
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(a.gate), uintptr(unsafe.Pointer(&b)), 1)
+		if e == syscall.EINTR {
+			continue
+		}
+		return e == 0 && n == 1
+	}
+}
+
+//go:nosplit
+//go:norace
+func setUser(a *args) syscall.Errno {
+	if a.setGroups {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, a.ngroups, uintptr(unsafe.Pointer(a.groups)), 0); e != 0 {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESGID, a.gid, a.gid, a.gid); e != 0 {
+		return e
+	}
+	_, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, a.uid, a.uid, a.uid)
+	return e
+}
+
+// execute tries one path after the other as execvp does: what is missing is
+// passed over, a refusal is remembered, anything else ends the search.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func execute(a *args) {
+	last, at := syscall.ENOENT, uintptr(0)
+	for i := uintptr(0); ; i++ {
+		p := *(**byte)(unsafe.Add(unsafe.Pointer(a.paths), i*unsafe.Sizeof(a.paths)))
+		if p == nil {
+			break
+		}
+		e := execOne(a, p)
+		switch e {
+		case syscall.EACCES:
+			last, at = e, i
+		case syscall.ENOENT, syscall.ENOTDIR, syscall.ESTALE, syscall.ENODEV, syscall.ETIMEDOUT:
+			if i == 0 {
+				last = e
+			}
+		default:
+			fail(a, StepExec, e, i)
+		}
+	}
+	fail(a, StepExec, last, at)
+}
+
+// execOne executes p. A file that is just being written (ETXTBSY) is tried
+// again for about 100 ms: often a descriptor in somebody else's fork.
+//
+//go:nosplit
+//go:norace
+func execOne(a *args, p *byte) syscall.Errno {
+	wait := syscall.Timespec{Nsec: 1e6}
+	for try := 0; ; try++ {
+		_, _, e := syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(p)),
+			uintptr(unsafe.Pointer(a.argv)), uintptr(unsafe.Pointer(a.envv)))
+		if e != syscall.ETXTBSY || try == 7 {
+			return e
+		}
+		syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&wait)), 0, 0)
+		wait.Nsec *= 2
+	}
+}
+
+// fail reports the step and exits.
+//
+//go:nosplit
+//go:norace
+func fail(a *args, step Step, e syscall.Errno, path uintptr) {
+	a.report = [3]uint32{uint32(step), uint32(e), uint32(path)}
+	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(a.status), uintptr(unsafe.Pointer(&a.report)), unsafe.Sizeof(a.report))
+	exit(127)
+}
+
+//go:nosplit
+//go:norace
+func exit(code uintptr) {
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, code, 0, 0)
+	}
+}

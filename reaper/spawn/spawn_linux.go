@@ -1,0 +1,270 @@
+// Package spawn starts processes for the keeper, and knows which step of a
+// start failed.
+//
+// It does not use syscall.ForkExec, for four reasons. That one tells an errno
+// and not whose: ENOENT may be the cgroup, the directory or the program. It
+// passes on what an ancestor ignored or blocked. It searches PATH with the
+// wrong user's rights. And it waits in vfork until the child has executed,
+// which never happens in a frozen cgroup, while the thread cannot be
+// preempted: the first garbage collection would hang the keeper.
+//
+// Here the child shares the parent's memory until it executes, as with vfork,
+// but on a stack of its own, and the parent does not wait: it has a pipe that
+// ends when the child has executed or died, and that says why it could not.
+// The child can be held before it does anything (the gate) without a program
+// in between.
+package spawn
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+// Step is a step of a start.
+type Step uint32
+
+// The steps, in the order in which the child takes them.
+const (
+	StepClone Step = iota + 1
+	StepStdio
+	StepUser
+	StepCwd
+	StepExec
+)
+
+// Error says which step the kernel refused. Path is what it was about, where
+// there is such a thing.
+type Error struct {
+	Step  Step
+	Errno syscall.Errno
+	Path  string
+}
+
+// Error says it in words.
+func (e *Error) Error() string {
+	verb := [...]string{"start", "clone", "set up descriptors", "set user", "change to directory", "execute"}[min(e.Step, StepExec)]
+	if e.Path != "" {
+		verb += " " + e.Path
+	}
+	return verb + ": " + e.Errno.Error()
+}
+
+// Unwrap gives the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Spec says what to start. Argv must not be empty, no string may hold a NUL.
+type Spec struct {
+	Argv  []string
+	Env   []string
+	Dir   string
+	Stdio [3]int
+	User  *User // nil: as we are
+	// Cgroup is the cgroup v2 directory to be born in (CLONE_INTO_CGROUP,
+	// Linux 5.7; any descriptor of it, also O_PATH), or -1.
+	Cgroup int
+	// Gate holds the child until Open; it exits if we die before.
+	Gate bool
+}
+
+// User is whom to become. Groups are set only if SetGroups.
+type User struct {
+	UID, GID  uint32
+	Groups    []uint32
+	SetGroups bool
+}
+
+// Spawner starts processes. It keeps the stacks that children ran on. The zero
+// value is ready; it is not for several goroutines at a time.
+type Spawner struct{ stacks []uintptr }
+
+// Child is a process that was cloned. Status is readable once Confirm has
+// something to tell. PIDFD and Status are close-on-exec and the owner's to
+// close, Status by Confirm.
+type Child struct {
+	PID    int
+	PIDFD  int
+	Status int
+
+	gate   int
+	stack  uintptr
+	paths  []string
+	args   *args
+	report *Error
+	owner  *Spawner
+}
+
+// inheritedNofile is the limit of open files that we were started with. Package
+// os raises the soft limit when it is initialised, and that is not for our
+// children. This package is initialised before: of two that are ready the first
+// in alphabetical order is, and os waits for time (Go specification, "Program
+// initialization").
+var inheritedNofile = nofile()
+
+func nofile() *syscall.Rlimit {
+	var l syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
+		return nil
+	}
+	return &l
+}
+
+const stackSize = 32 << 10
+
+// Start clones the child and returns without waiting for it. The error is an
+// *Error with StepClone or StepStdio (no pipe), or EINVAL for a bad Spec.
+func (s *Spawner) Start(spec *Spec) (*Child, error) {
+	if len(spec.Argv) == 0 {
+		return nil, syscall.EINVAL
+	}
+	c := &Child{owner: s, gate: -1, paths: candidates(spec.Argv[0], spec.Env)}
+	var err error
+	if c.args, err = newArgs(spec, c.paths); err != nil {
+		return nil, err
+	}
+	if c.stack, err = s.takeStack(); err != nil {
+		return nil, &Error{Step: StepClone, Errno: err.(syscall.Errno)}
+	}
+	var status, gate [2]int
+	if err := syscall.Pipe2(status[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		s.stacks = append(s.stacks, c.stack)
+		return nil, &Error{Step: StepStdio, Errno: err.(syscall.Errno)}
+	}
+	c.Status, c.args.status = status[0], status[1]
+	if spec.Gate {
+		if err := syscall.Pipe2(gate[:], syscall.O_CLOEXEC); err != nil {
+			closeAll(status[0], status[1])
+			s.stacks = append(s.stacks, c.stack)
+			return nil, &Error{Step: StepStdio, Errno: err.(syscall.Errno)}
+		}
+		c.args.gate, c.args.gateWrite = gate[0], gate[1]
+		c.gate = gate[1]
+	}
+	errno := c.clone(spec.Cgroup)
+	closeAll(status[1])
+	if spec.Gate {
+		closeAll(gate[0])
+	}
+	if errno != 0 {
+		closeAll(c.Status)
+		c.closeGate()
+		s.stacks = append(s.stacks, c.stack)
+		return nil, &Error{Step: StepClone, Errno: errno}
+	}
+	return c, nil
+}
+
+// Open lets a child that was started with Gate go on.
+func (c *Child) Open() error {
+	_, err := syscall.Write(c.gate, []byte{1})
+	c.closeGate()
+	return err
+}
+
+func (c *Child) closeGate() {
+	if c.gate >= 0 {
+		closeAll(c.gate)
+		c.gate = -1
+	}
+}
+
+// Confirm tells whether the start is decided. When it is, err is nil for a
+// child that has executed its program, or was killed before it could tell;
+// otherwise an *Error, and the child has exited. Status is closed then.
+func (c *Child) Confirm() (decided bool, err error) {
+	for {
+		var b [12]byte
+		n, e := syscall.Read(c.Status, b[:])
+		switch {
+		case e == syscall.EINTR:
+			continue
+		case e == syscall.EAGAIN:
+			return false, nil
+		case n == len(b):
+			c.report = c.parse((*[3]uint32)(unsafe.Pointer(&b)))
+			continue
+		}
+		break // the end: the child does not use our memory any more
+	}
+	closeAll(c.Status)
+	c.closeGate()
+	c.Status = -1
+	c.owner.stacks = append(c.owner.stacks, c.stack)
+	c.args = nil
+	if c.report != nil {
+		return true, c.report
+	}
+	return true, nil
+}
+
+func (c *Child) parse(r *[3]uint32) *Error {
+	e := &Error{Step: Step(r[0]), Errno: syscall.Errno(r[1])}
+	switch i := int(r[2]); {
+	case e.Step == StepExec && i < len(c.paths):
+		e.Path = c.paths[i]
+		// The search has found nothing at all: what was asked for says more
+		// than the first place where it was not.
+		if e.Errno == syscall.ENOENT && len(c.paths) > 1 {
+			e.Path = e.Path[strings.LastIndexByte(e.Path, '/')+1:]
+		}
+	case e.Step == StepUser:
+		e.Path = strconv.Itoa(int(c.args.uid))
+	}
+	return e
+}
+
+// newArgs lays the request out as the kernel reads it.
+func newArgs(spec *Spec, paths []string) (*args, error) {
+	a := &args{fds: spec.Stdio, gate: -1, gateWrite: -1, nofile: inheritedNofile}
+	var err error
+	if a.argv, err = syscallList(spec.Argv); err != nil {
+		return nil, err
+	}
+	if a.envv, err = syscallList(spec.Env); err != nil {
+		return nil, err
+	}
+	if a.paths, err = syscallList(paths); err != nil {
+		return nil, err
+	}
+	if a.dir, err = syscall.BytePtrFromString(spec.Dir); err != nil {
+		return nil, err
+	}
+	if u := spec.User; u != nil {
+		a.setUser, a.setGroups = true, u.SetGroups
+		a.uid, a.gid = uintptr(u.UID), uintptr(u.GID)
+		groups := append(slices.Clone(u.Groups), 0) // never empty, so that it has an address
+		a.groups, a.ngroups = &groups[0], uintptr(len(u.Groups))
+	}
+	return a, nil
+}
+
+func syscallList(list []string) (**byte, error) {
+	p, err := syscall.SlicePtrFromStrings(list)
+	if err != nil {
+		return nil, err
+	}
+	return &p[0], nil
+}
+
+// takeStack maps a stack, or gives one that a former child has left.
+func (s *Spawner) takeStack() (uintptr, error) {
+	if n := len(s.stacks); n > 0 {
+		p := s.stacks[n-1]
+		s.stacks = s.stacks[:n-1]
+		return p, nil
+	}
+	p, _, e := syscall.RawSyscall6(syscall.SYS_MMAP, 0, stackSize, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE, ^uintptr(0), 0)
+	if e != 0 {
+		return 0, e
+	}
+	return p, nil
+}
+
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+}
