@@ -1,0 +1,236 @@
+package hold
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/systemd"
+)
+
+// Begin makes an empty hold at the best grade. When the service manager fails,
+// and the turn may be held less well, it is, and the turn says why.
+func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks) (containment.Hold, error) {
+	var degraded []string
+	if h.mgr != nil {
+		err := h.scopeTrusted()
+		if err == nil {
+			hold, serr := h.begin(ctx, spec, hooks, api.GradeScope, nil)
+			var e *systemd.Error
+			if serr == nil || !errors.As(serr, &e) {
+				return wrap(hold, serr)
+			}
+			err = serr
+			h.distrustScope(serr)
+		}
+		if h.parent == nil || !api.GradeCgroup.AtLeast(spec.MinGrade) {
+			return nil, scopeError(err)
+		}
+		degraded = append(degraded, fmt.Sprintf("held at grade cgroup, not scope: %v", err))
+		h.log.Warn("turn degraded to grade cgroup", "turn", spec.Turn, "error", err)
+	}
+	return wrap(h.begin(ctx, spec, hooks, api.GradeCgroup, degraded))
+}
+
+// wrap keeps a nil *hold from becoming a Hold that is not nil.
+func wrap(h *hold, err error) (containment.Hold, error) {
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// scopeError tells a caller what the service manager said.
+func scopeError(err error) error {
+	out := api.Errorf(api.CodeGradeUnavailable, "the service manager makes no scope: %v", err)
+	var e *systemd.Error
+	if errors.As(err, &e) && e.Remedy != "" {
+		return out.WithRemedy("%s", e.Remedy)
+	}
+	return out
+}
+
+// begin makes the keeper, then its cgroup, then hands it over.
+func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks, g api.Grade, degraded []string) (_ *hold, err error) {
+	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{},
+		facts: containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
+			UserManager: os.Geteuid() != 0, Degraded: append(degraded, h.missing(g)...)}}
+	if g == api.GradeScope {
+		x.facts.Unit = systemd.UnitName(spec.Turn)
+	}
+	defer func() {
+		if err != nil {
+			x.undo()
+		}
+	}()
+	if err = x.startKeeper(ctx); err != nil {
+		return nil, err
+	}
+	if err = hooks.Save(x.facts); err != nil {
+		return nil, fmt.Errorf("save the turn's record: %w", err)
+	}
+	if g == api.GradeScope {
+		err = x.makeScope(ctx, spec)
+	} else {
+		err = x.makeGroup(spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err = x.furnish(spec); err != nil {
+		return nil, err
+	}
+	if err = hooks.Save(x.facts); err != nil { // before anything can be launched
+		return nil, fmt.Errorf("save the turn's record: %w", err)
+	}
+	if err = x.link.hold(ctx, wire.Hold{Work: x.work.Path(), Gate: h.gate}); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// nonce marks a turn's cgroup as this service's, and as this very turn.
+func (h *Host) nonce() string {
+	var b [12]byte
+	rand.Read(b[:])
+	return h.instance + "." + hex.EncodeToString(b[:])
+}
+
+// missing is what a turn at this grade does not get.
+func (h *Host) missing(g api.Grade) []string {
+	if g == api.GradeCgroup {
+		return h.notes
+	}
+	return nil
+}
+
+// makeScope has the service manager put the keeper into a scope, and believes
+// it only after it has looked.
+func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
+	fd, err := x.keeper.Dup()
+	if err != nil {
+		return fmt.Errorf("hand over the keeper: %w", err)
+	}
+	defer closeFD(fd)
+	desc := "pinfold turn " + spec.Turn
+	if spec.Label != "" {
+		desc += ": " + spec.Label
+	}
+	s, err := x.host.mgr.StartScope(ctx, systemd.ScopeSpec{Unit: x.facts.Unit, Description: desc,
+		PID: x.keeper.PID(), PIDFD: fd})
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(x.host.mount.Path, strings.TrimPrefix(s.ControlGroup, x.host.mount.Root))
+	if x.dir, err = cgroup.Open(path); err != nil {
+		return fmt.Errorf("open the scope's cgroup: %w", err)
+	}
+	id, err := x.keeper.CgroupID()
+	if err != nil {
+		return fmt.Errorf("verify the scope: %w", err)
+	}
+	if id != x.dir.ID() || (s.ControlGroupID != 0 && s.ControlGroupID != id) {
+		return api.Errorf(api.CodeUnavailable, "systemd says that the keeper is in %s, but it is not", path).
+			WithRemedy("try again; if it happens again, use --grade cgroup")
+	}
+	for _, p := range s.Dropped {
+		x.facts.Degraded = append(x.facts.Degraded, "systemd does not know the property "+p)
+	}
+	return nil
+}
+
+// makeGroup makes the turn's cgroup below our own directory.
+func (x *hold) makeGroup(spec containment.Spec) (err error) {
+	x.dir, err = x.host.parent.Make(spec.Turn)
+	if err != nil {
+		return fmt.Errorf("make the turn's cgroup: %w", err)
+	}
+	return nil
+}
+
+// furnish marks the turn's cgroup, makes keeper/ and work/, moves the keeper
+// into its own and sets the limits.
+func (x *hold) furnish(spec containment.Spec) (err error) {
+	if err := x.dir.Mark(x.facts.Nonce); err != nil {
+		return fmt.Errorf("mark the turn's cgroup: %w", err)
+	}
+	x.facts.Cgroup, x.facts.CgroupID = x.dir.Path(), x.dir.ID()
+	home, err := x.dir.Make("keeper")
+	if err != nil {
+		return fmt.Errorf("make the keeper's cgroup: %w", err)
+	}
+	defer home.Close()
+	if err := home.Add(x.keeper.PID()); err != nil {
+		return fmt.Errorf("move the keeper: %w", err)
+	}
+	id, err := x.keeper.CgroupID()
+	if err != nil || id != home.ID() {
+		return fmt.Errorf("verify the keeper's cgroup: it is in %d, not in %d (%v)", id, home.ID(), err)
+	}
+	line, err := x.keeper.CgroupPath()
+	if err != nil {
+		return fmt.Errorf("read the keeper's cgroup: %w", err)
+	}
+	x.facts.CgroupLine = strings.TrimSuffix(line, "/keeper")
+	if x.work, err = x.dir.Make("work"); err != nil {
+		return fmt.Errorf("make the turn's work cgroup: %w", err)
+	}
+	return x.limit(spec.Limits)
+}
+
+// limit hands controllers down to work/ and sets its limits. What was asked
+// for and cannot be had is refused; the default pids.max is best effort.
+func (x *hold) limit(want *api.Limits) error {
+	names, err := x.dir.Controllers()
+	if err != nil {
+		return fmt.Errorf("list controllers: %w", err)
+	}
+	_, _ = x.dir.Delegate(names) // what is missing shows below, when it is asked for
+	var l api.Limits
+	if want != nil {
+		l = *want
+	}
+	if l.PIDs == 0 {
+		byDefault := api.Limits{PIDs: x.host.defaultPIDs()}
+		if err := x.work.Limit(byDefault); err != nil {
+			x.facts.Degraded = append(x.facts.Degraded, fmt.Sprintf("no bound on the number of processes (%v)", err))
+		}
+	}
+	if l == (api.Limits{}) {
+		return nil
+	}
+	err = x.work.Limit(l)
+	var c *cgroup.ControllerError
+	if errors.As(err, &c) {
+		return api.Errorf(api.CodeLimitUnavailable, "a limit needs the %s controller, which this host does not give: %v", c.Controller, c.Err).
+			WithRemedy("ask for no limit, or use a host with unified cgroup v2; see `pinfold doctor`").With("controller", c.Controller)
+	}
+	if err != nil {
+		return fmt.Errorf("set limits: %w", err)
+	}
+	return nil
+}
+
+// undo takes back a begin that failed. Nothing was launched.
+func (x *hold) undo() {
+	if x.keeper != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), quitTime)
+		defer cancel()
+		x.quitting.Store(true)
+		if err := x.EndKeeper(ctx); err != nil {
+			x.host.log.Warn("end the keeper of a turn that did not begin", "turn", x.turn, "error", err)
+		}
+		x.remove(ctx)
+	}
+	x.Close()
+	os.RemoveAll(x.facts.Dir)
+}

@@ -1,0 +1,269 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
+)
+
+// Bounds of the small steps of an ending.
+const (
+	quitTime   = time.Second            // for a keeper to go when it was told to
+	settleTime = 200 * time.Millisecond // between populated 0 and the last handle readable
+	stopTime   = 5 * time.Second        // for systemd to hear of it
+)
+
+// Fence returns once the keeper launches nothing more, or is dead.
+func (x *hold) Fence(ctx context.Context) error {
+	x.mu.Lock()
+	l := x.link
+	x.mu.Unlock()
+	if l == nil || x.keeperDead() {
+		return nil
+	}
+	if _, _, err := l.call(ctx, wire.Message{Op: wire.OpFence}, nil); err != nil {
+		if x.keeperDead() {
+			return nil
+		}
+		return fmt.Errorf("fence: %w", err)
+	}
+	return nil
+}
+
+// keeperDead asks the kernel.
+func (x *hold) keeperDead() bool {
+	if x.keeper == nil {
+		return true
+	}
+	dead, err := x.keeper.Exited()
+	return err == nil && dead
+}
+
+// EndKeeper kills the keeper, through its handle, and waits until it is dead.
+func (x *hold) EndKeeper(ctx context.Context) error {
+	if x.keeperDead() {
+		return nil
+	}
+	if err := x.keeper.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
+		return fmt.Errorf("kill the keeper: %w", err)
+	}
+	if err := x.keeper.Wait(ctx); err != nil {
+		return fmt.Errorf("wait for the keeper: %w", err)
+	}
+	return nil
+}
+
+// Ask sends each member its stop signal, and CONT after it.
+func (x *hold) Ask(ctx context.Context, stop func(process string) syscall.Signal) (int, error) {
+	return x.work.Signal(func(rel string) syscall.Signal { return stop(launchOf(rel)) })
+}
+
+// WaitEmpty waits until work/ is empty and every held handle is readable.
+func (x *hold) WaitEmpty(ctx context.Context) error {
+	if err := x.work.Empty(ctx); err != nil {
+		return err
+	}
+	for id, h := range x.held() {
+		if err := h.Wait(ctx); err != nil && x.running(id) {
+			return err
+		}
+	}
+	return nil
+}
+
+// held are the handles of launches whose end is not known.
+func (x *hold) held() map[string]*pidfd.Handle {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make(map[string]*pidfd.Handle)
+	for id, p := range x.procs {
+		if p.handle != nil {
+			out[id] = p.handle
+		}
+	}
+	return out
+}
+
+// running tells whether the end of a launch is unknown still; a handle that
+// was closed under a waiter belongs to one that has ended.
+func (x *hold) running(id string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.procs[id] != nil && x.procs[id].handle != nil
+}
+
+// Kill ends everything in work/, then, through their handles, launches that
+// had left it, and waits until all of it is seen gone.
+func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Killed, error) {
+	deadline := time.Now().Add(bound)
+	k, err := x.work.Kill(ctx, bound)
+	out := containment.Killed{Mechanism: k.Mechanism, Rounds: k.Rounds, Seen: k.Seen, KilledAt: k.KilledAt,
+		EmptyAt: k.EmptyAt, Survivors: k.Survivors, Notes: k.Notes}
+	if err != nil {
+		return out, err
+	}
+	if k.EmptyAt.IsZero() {
+		return out, nil
+	}
+	settled, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for id, h := range x.held() {
+		if h.Wait(settled) == nil || !x.running(id) {
+			continue
+		}
+		x.endEscaped(id, h, deadline, &out)
+	}
+	if len(out.Survivors) == 0 {
+		out.EmptyAt = time.Now()
+	} else {
+		out.EmptyAt = time.Time{}
+	}
+	return out, nil
+}
+
+// endEscaped ends a launch that is not in work/ any more: it is ours by its
+// handle, wherever it is. What it forked out there is not touched.
+func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *containment.Killed) {
+	where, err := h.CgroupPath()
+	if err != nil {
+		where = "unknown"
+	}
+	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
+		out.Notes = append(out.Notes, fmt.Sprintf("kill %s in %s: %v", id, where, err))
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	ended := h.Wait(ctx) == nil || !x.running(id)
+	out.Escaped = append(out.Escaped, id)
+	if !ended {
+		out.Survivors = append(out.Survivors, api.Survivor{PID: h.PID(), State: "?", Cgroup: where})
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.escaped = append(x.escaped, api.Outside{PID: h.PID(), Process: id, Cgroup: where, Ended: ended,
+		Evidence: "launched by Pinfold, held by its pidfd; it had left the turn's cgroup"})
+}
+
+// Census asks the keeper what is left below it: processes that had left the
+// turn's cgroup. They are told, not touched.
+func (x *hold) Census(ctx context.Context) ([]api.Outside, error) {
+	x.mu.Lock()
+	l := x.link
+	out := append([]api.Outside(nil), x.escaped...)
+	x.mu.Unlock()
+	if l == nil {
+		return out, keeperGone(x.turn)
+	}
+	m, _, err := l.call(ctx, wire.Message{Op: wire.OpCensus}, nil)
+	if err != nil || m.Census == nil {
+		return out, fmt.Errorf("ask the keeper: %w", errors.Join(err, errIf(err == nil, "an empty answer")))
+	}
+	for _, o := range m.Census.Outside {
+		out = append(out, api.Outside{PID: o.PID, Process: o.Process, Comm: o.Comm, Cgroup: o.Cgroup,
+			Evidence: "a descendant of the turn's keeper that left the turn's cgroup; it was not touched"})
+	}
+	return out, nil
+}
+
+func errIf(cond bool, text string) error {
+	if cond {
+		return errors.New(text)
+	}
+	return nil
+}
+
+// Release lets the keeper go, ends what else is in the turn's cgroup, and
+// removes it.
+func (x *hold) Release(ctx context.Context) error {
+	x.quitting.Store(true)
+	x.quit(ctx)
+	if err := x.EndKeeper(ctx); err != nil {
+		return err
+	}
+	if n, err := x.dir.Populated(); err == nil && n {
+		k, err := x.dir.Kill(ctx, quitTime)
+		if err != nil {
+			return fmt.Errorf("end what was beside work/: %w", err)
+		}
+		if k.EmptyAt.IsZero() {
+			return fmt.Errorf("end what was beside work/: %d processes survive", len(k.Survivors))
+		}
+	}
+	if err := x.remove(ctx); err != nil {
+		return err
+	}
+	for _, f := range []string{"keeper.sock", "keeper.log"} { // the journal goes with the record
+		os.Remove(filepath.Join(x.facts.Dir, f))
+	}
+	return x.Close()
+}
+
+// quit asks the keeper to go.
+func (x *hold) quit(ctx context.Context) {
+	x.mu.Lock()
+	l := x.link
+	x.mu.Unlock()
+	if l == nil || x.keeperDead() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, quitTime)
+	defer cancel()
+	if _, _, err := l.call(ctx, wire.Message{Op: wire.OpQuit}, nil); err == nil {
+		_ = x.keeper.Wait(ctx) // EndKeeper sees to one that does not go
+	}
+}
+
+// remove removes the cgroup. A scope's own directory is systemd's to remove:
+// it does so when it sees it empty, or is told.
+func (x *hold) remove(ctx context.Context) error {
+	if x.dir == nil {
+		return nil
+	}
+	if x.facts.Grade != api.GradeScope {
+		return x.dir.Remove(ctx)
+	}
+	entries, err := os.ReadDir(x.dir.Path())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		var sub *cgroup.Dir
+		if sub, err = x.dir.Open(e.Name()); errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("remove the scope's cgroups: %w", err)
+		}
+		err = sub.Remove(ctx)
+		sub.Close()
+		if err != nil {
+			return fmt.Errorf("remove the scope's cgroups: %w", err)
+		}
+	}
+	go x.tellSystemd()
+	return nil
+}
+
+// tellSystemd stops the unit, which is empty; the answer changes nothing.
+func (x *hold) tellSystemd() {
+	if x.host.mgr == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	if err := x.host.mgr.StopScope(ctx, x.facts.Unit); err != nil {
+		x.host.log.Warn("stop an empty scope", "unit", x.facts.Unit, "error", err)
+	}
+}

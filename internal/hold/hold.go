@@ -1,0 +1,281 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
+)
+
+// hold is one turn held in a cgroup, at grade scope or cgroup. It implements
+// containment.Hold.
+type hold struct {
+	host   *Host
+	hooks  containment.Hooks
+	turn   string
+	facts  containment.Facts // whole once Begin or Recover has returned
+	dir    *cgroup.Dir       // the turn's
+	work   *cgroup.Dir       // what launches live in
+	keeper *pidfd.Handle     // nil: it was gone before we came
+	reaper sync.WaitGroup    // the goroutine that reaps it, when it is our child
+
+	quitting atomic.Bool // the keeper may go now
+
+	mu      sync.Mutex
+	link    *link
+	procs   map[string]*proc
+	order   []string
+	early   map[string]wire.Exit // ends told before their launch was answered
+	escaped []api.Outside        // launches that were seen outside, and ended
+	lost    string               // why the keeper is gone
+}
+
+// proc is one launch, below the hold's lock.
+type proc struct {
+	started wire.Started
+	handle  *pidfd.Handle // nil once the end is known
+	exit    *wire.Exit
+	lost    string // why the end will never be known
+}
+
+// Facts are what is recorded.
+func (x *hold) Facts() containment.Facts { return x.facts }
+
+// Launch has the keeper start a process.
+func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File) (containment.Started, error) {
+	w, raw := toWire(l, fds)
+	x.mu.Lock()
+	k := x.link
+	x.mu.Unlock()
+	if k == nil {
+		return containment.Started{}, keeperGone(x.turn)
+	}
+	m, got, err := k.call(ctx, wire.Message{Op: wire.OpLaunch, Launch: &w}, raw)
+	runtimeKeep(fds)
+	if err != nil {
+		return containment.Started{}, x.launchError(l, err)
+	}
+	if m.Started == nil {
+		closeFDs(got)
+		return containment.Started{}, api.Errorf(api.CodeInternal, "the keeper answered a launch with nothing")
+	}
+	x.enter(*m.Started, got)
+	return x.started(*m.Started), nil
+}
+
+// runtimeKeep keeps files from being closed by the collector before the kernel
+// has taken their descriptors.
+func runtimeKeep(fds []*os.File) {
+	for _, f := range fds {
+		_ = f.Fd()
+	}
+}
+
+func toWire(l containment.Launch, fds []*os.File) (wire.Launch, []int) {
+	w := wire.Launch{Process: l.Process, Argv: l.Argv, Env: l.Env, Cwd: l.Cwd, Meta: l.Meta,
+		Stdin: stream(l.Stdio.Stdin), Stdout: stream(l.Stdio.Stdout), Stderr: stream(l.Stdio.Stderr)}
+	if l.User != nil {
+		w.SetUser, w.UID, w.GID, w.Groups = true, l.User.UID, l.User.GID, l.User.Groups
+	}
+	raw := make([]int, len(fds))
+	for i, f := range fds {
+		raw[i] = int(f.Fd())
+	}
+	return w, raw
+}
+
+func stream(s api.Stream) int {
+	if s.Mode == api.StdioPass {
+		return s.FD
+	}
+	return -1
+}
+
+func (x *hold) started(s wire.Started) containment.Started {
+	return containment.Started{Process: s.Process, PID: s.PID, Placement: s.Placement, At: time.Unix(0, s.StartedNS),
+		Identity: api.Identity{PID: s.PID, Boot: x.facts.Keeper.Boot, PIDNS: x.facts.Keeper.PIDNS, TimeNS: x.facts.Keeper.TimeNS,
+			StartTicks: s.StartTicks, Ino: s.Ino, CgroupID: s.CgroupID}}
+}
+
+// enter takes a launch that runs, or ran, and its handle.
+func (x *hold) enter(s wire.Started, fds []int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.procs[s.Process] != nil {
+		closeFDs(fds)
+		return
+	}
+	p := &proc{started: s}
+	if len(fds) > 0 {
+		p.handle = pidfd.FromFD(fds[0], s.PID)
+		closeFDs(fds[1:])
+	}
+	x.procs[s.Process] = p
+	x.order = append(x.order, s.Process)
+	if e, ok := x.early[s.Process]; ok {
+		delete(x.early, s.Process)
+		p.end(e)
+	}
+}
+
+// end enters the end of a launch; the lock is held.
+func (p *proc) end(e wire.Exit) {
+	if p.exit == nil {
+		p.exit = &e
+	}
+	if p.handle != nil {
+		p.handle.Close()
+		p.handle = nil
+	}
+}
+
+// event takes what the keeper announces, in order.
+func (x *hold) event(m wire.Message, fds []int) {
+	switch {
+	case m.Exit != nil:
+		closeFDs(fds)
+		x.exited(*m.Exit)
+	case m.Started != nil: // the answer to a launch that nobody waited for
+		x.enter(*m.Started, fds)
+	default:
+		closeFDs(fds)
+	}
+}
+
+func (x *hold) exited(e wire.Exit) {
+	x.mu.Lock()
+	p := x.procs[e.Process]
+	told := p != nil && (p.exit != nil || p.lost != "")
+	if p == nil {
+		x.early[e.Process] = e
+	} else {
+		p.end(e)
+	}
+	x.mu.Unlock()
+	if !told {
+		x.hooks.Exit(exit(e))
+	}
+}
+
+func exit(e wire.Exit) containment.Exit {
+	st := api.Status{State: api.ProcessExited, Code: e.Code}
+	if e.Signal != 0 {
+		st = api.Status{State: api.ProcessSignaled, SignalNumber: e.Signal, Core: e.Core,
+			Signal: containment.SignalName(syscall.Signal(e.Signal))}
+	}
+	return containment.Exit{Process: e.Process, Status: st, At: time.Unix(0, e.EndedNS)}
+}
+
+// Processes are the launches that the hold knows of.
+func (x *hold) Processes() []containment.Recovered {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]containment.Recovered, 0, len(x.order))
+	for _, id := range x.order {
+		p := x.procs[id]
+		r := containment.Recovered{Started: x.started(p.started), Argv: p.started.Argv, Cwd: p.started.Cwd,
+			UID: p.started.UID, Meta: p.started.Meta}
+		switch {
+		case p.exit != nil:
+			e := exit(*p.exit)
+			r.Exit = &e
+		case p.lost != "":
+			r.Exit = &containment.Exit{Process: id, At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: p.lost}}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Signal sends to a launched process through its handle.
+func (x *hold) Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+	x.mu.Lock()
+	p := x.procs[process]
+	var err error
+	switch {
+	case p == nil:
+		err = api.Errorf(api.CodeNotFound, "no process %q in turn %s", process, x.turn)
+	case p.handle != nil:
+		err = p.handle.Signal(sig)
+	case p.exit != nil || p.lost != "":
+		err = pidfd.ErrGone
+	}
+	unheld := p != nil && p.handle == nil && !errors.Is(err, pidfd.ErrGone)
+	x.mu.Unlock()
+	switch {
+	case unheld:
+		return api.VerdictUnverifiable, nil
+	case errors.Is(err, pidfd.ErrGone):
+		return api.VerdictGone, nil
+	case err != nil:
+		return api.VerdictOwned, err
+	}
+	return api.VerdictOwned, nil
+}
+
+// Members lists what is in the turn's cgroup, the keeper left out.
+func (x *hold) Members() ([]api.Member, error) {
+	ms, err := x.work.Members()
+	if err != nil {
+		return nil, fmt.Errorf("list members: %w", err)
+	}
+	for i := range ms {
+		ms[i].Process = launchOf(ms[i].Cgroup)
+	}
+	return ms, nil
+}
+
+// launchOf is the launch whose leaf a cgroup below work/ is in.
+func launchOf(rel string) string {
+	for i := 0; i < len(rel); i++ {
+		if rel[i] == '/' {
+			return rel[:i]
+		}
+	}
+	return rel
+}
+
+// Alive counts what is in the turn's cgroup, the keeper left out.
+func (x *hold) Alive() (int, error) {
+	seen, hidden, err := x.work.Count()
+	return seen + hidden, err
+}
+
+// Usage reads the turn's counters.
+func (x *hold) Usage() api.Usage { return x.work.Usage() }
+
+// Close drops descriptors and leaves the turn running.
+func (x *hold) Close() error {
+	x.mu.Lock()
+	l := x.link
+	x.link = nil
+	for _, p := range x.procs {
+		if p.handle != nil {
+			p.handle.Close()
+		}
+	}
+	x.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+	var errs []error
+	if x.keeper != nil {
+		errs = append(errs, x.keeper.Close())
+	}
+	for _, d := range []*cgroup.Dir{x.work, x.dir} {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,243 @@
+package hold
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/systemd"
+)
+
+// Config says how turns are to be held.
+type Config struct {
+	Grade        api.Grade    // auto, or the only one to use
+	CgroupParent string       // grade cgroup: an absolute directory; empty: our own cgroup
+	Init         string       // absolute path of pinfold-init
+	RuntimeDir   string       // turns keep their sockets and journals below it
+	Version      string       // shown by Info
+	PIDs         int64        // default pids.max of a turn; 0: chosen from the host's pid_max
+	Log          *slog.Logger // nil: silent
+}
+
+// verdictFor is how long a grade that failed is not tried again.
+const verdictFor = time.Minute
+
+// Host begins turns. It implements containment.Host.
+type Host struct {
+	cfg      Config
+	log      *slog.Logger
+	instance string // marks what is ours: a hash of the runtime directory
+	boot     string
+	mount    cgroup.Mount
+	mountErr error
+	mgr      *systemd.Manager // nil: no grade scope
+	scopeErr error            // why there is none
+	parent   *cgroup.Dir      // nil: no grade cgroup
+	groupErr error            // why there is none
+	gate     bool             // children cloned into a cgroup die at birth here
+	notes    []string         // what the host could not give, in words
+	ctrls    []string         // controllers that turns at grade cgroup get
+
+	mu        sync.Mutex
+	mechanism string    // how the self-test's turn was ended
+	scopeBad  time.Time // until when scope is not tried
+	badWhy    error
+}
+
+// Open finds out what this host offers, by trying: it begins a turn, launches
+// in it and ends it, at each grade that Config allows, best first. It fails
+// when there is none, and says for each why and what to do.
+func Open(ctx context.Context, cfg Config) (*Host, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	sum := sha256.Sum256([]byte(filepath.Clean(cfg.RuntimeDir)))
+	h := &Host{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(sum[:4]), boot: bootID()}
+	if err := h.checkInit(); err != nil {
+		return nil, err
+	}
+	h.mount, h.mountErr = cgroup.FindMount()
+	if h.mountErr != nil {
+		return nil, h.refuse(h.mountErr, h.mountErr)
+	}
+	h.openScope(ctx)
+	h.openGroup()
+	h.selfTest(ctx)
+	if h.mgr == nil && h.parent == nil {
+		err := h.refuse(h.scopeErr, h.groupErr)
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// checkInit finds a wrong path before the first turn does.
+func (h *Host) checkInit() error {
+	fi, err := os.Stat(h.cfg.Init)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find pinfold-init: %w", err)
+	case !filepath.IsAbs(h.cfg.Init):
+		return fmt.Errorf("find pinfold-init: %q is not an absolute path", h.cfg.Init)
+	case fi.IsDir() || fi.Mode().Perm()&0o111 == 0:
+		return fmt.Errorf("find pinfold-init: %s is not an executable file", h.cfg.Init)
+	}
+	return nil
+}
+
+// refuse is the answer of a host that can hold nothing.
+func (h *Host) refuse(scope, group error) error {
+	e := api.Errorf(api.CodeGradeUnavailable, "this host cannot hold turns; scope: %v; cgroup: %v", scope, group)
+	switch {
+	case h.cfg.Grade == api.GradeScope:
+		e.Message = fmt.Sprintf("grade scope was demanded and is not to be had: %v", scope)
+	case h.cfg.Grade == api.GradeCgroup:
+		e.Message = fmt.Sprintf("grade cgroup was demanded and is not to be had: %v", group)
+	}
+	return e.WithRemedy("run under systemd, or give the service a writable cgroup v2 directory with --cgroup-parent; see docs/grades.md")
+}
+
+func (h *Host) allows(g api.Grade) bool {
+	return h.cfg.Grade == "" || h.cfg.Grade == api.GradeAuto || h.cfg.Grade == g
+}
+
+// openScope reaches the service manager.
+func (h *Host) openScope(ctx context.Context) {
+	if !h.allows(api.GradeScope) {
+		h.scopeErr = fmt.Errorf("not asked for (--grade %s)", h.cfg.Grade)
+		return
+	}
+	m, err := systemd.Connect(ctx, systemd.Config{User: os.Geteuid() != 0, Log: h.log})
+	if err != nil {
+		h.scopeErr = err
+		return
+	}
+	h.mgr = m
+}
+
+// openGroup makes the directory below which turns at grade cgroup live.
+func (h *Host) openGroup() {
+	if !h.allows(api.GradeCgroup) {
+		h.groupErr = fmt.Errorf("not asked for (--grade %s)", h.cfg.Grade)
+		return
+	}
+	path := h.cfg.CgroupParent
+	if path == "" {
+		own, err := h.mount.Own()
+		if err != nil {
+			h.groupErr = err
+			return
+		}
+		path = own
+	}
+	h.parent, h.groupErr = h.makeParent(path)
+}
+
+func (h *Host) makeParent(path string) (*cgroup.Dir, error) {
+	above, err := cgroup.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the parent cgroup: %w", err)
+	}
+	defer above.Close()
+	name := "pinfold-" + h.instance
+	d, err := above.Make(name)
+	if errors.Is(err, os.ErrExist) {
+		d, err = above.Open(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a cgroup below %s: %w", path, err)
+	}
+	h.ctrls = h.delegate(above, d)
+	return d, nil
+}
+
+// delegate hands the parent's controllers down. A cgroup with processes of its
+// own cannot (no-internal-process rule, cgroups(7)): where those are only us,
+// we move to a leaf; else turns are held without limits, and that is told.
+func (h *Host) delegate(above, d *cgroup.Dir) []string {
+	names, err := above.Controllers()
+	if err != nil || len(names) == 0 {
+		h.notes = append(h.notes, "no cgroup v2 controllers here: turns are held, but without limits and memory figures")
+		return nil
+	}
+	got, derr := above.Delegate(names)
+	if len(got) < len(names) && h.stepAside(above) {
+		got, derr = above.Delegate(names)
+	}
+	if len(got) == 0 {
+		h.notes = append(h.notes, fmt.Sprintf("controllers cannot be handed down (%v): turns are held, but without limits", derr))
+		return nil
+	}
+	got, _ = d.Delegate(got)
+	return got
+}
+
+// stepAside moves this service into a leaf when it is alone in above.
+func (h *Host) stepAside(above *cgroup.Dir) bool {
+	own, err := h.mount.Own()
+	if err != nil || filepath.Clean(own) != filepath.Clean(above.Path()) {
+		return false
+	}
+	pids, err := above.Pids()
+	if err != nil {
+		return false
+	}
+	for _, p := range pids {
+		if p.Dir == "" && p.PID != os.Getpid() {
+			return false
+		}
+	}
+	leaf, err := above.Make("service-" + h.instance)
+	if errors.Is(err, os.ErrExist) {
+		leaf, err = above.Open("service-" + h.instance)
+	}
+	if err != nil {
+		return false
+	}
+	defer leaf.Close()
+	return leaf.Add(os.Getpid()) == nil
+}
+
+// Close lets go of the bus and of descriptors; turns go on.
+func (h *Host) Close() error {
+	var err error
+	if h.mgr != nil {
+		err = h.mgr.Close()
+	}
+	if h.parent != nil {
+		err = errors.Join(err, h.parent.Close())
+	}
+	return err
+}
+
+// Grade is what the next turn gets.
+func (h *Host) Grade() api.Grade {
+	if h.mgr != nil && (h.parent == nil || h.scopeTrusted() == nil) {
+		return api.GradeScope
+	}
+	return api.GradeCgroup
+}
+
+// scopeTrusted is nil, or why scope failed less than verdictFor ago.
+func (h *Host) scopeTrusted() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Now().Before(h.scopeBad) {
+		return h.badWhy
+	}
+	return nil
+}
+
+func (h *Host) distrustScope(why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.scopeBad, h.badWhy = time.Now().Add(verdictFor), why
+}

@@ -1,0 +1,140 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
+)
+
+// keeperEnv is the keeper's whole environment.
+var keeperEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+
+// startKeeper makes the turn's directory, starts the keeper with its socket
+// and greets it. The keeper holds still until it is told where its cgroup is.
+func (x *hold) startKeeper(ctx context.Context) error {
+	if err := os.MkdirAll(x.facts.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the turn's directory: %w", err)
+	}
+	ls, err := listen(x.facts.Dir)
+	if err != nil {
+		return err
+	}
+	defer ls.Close()
+	if x.keeper, err = x.spawn(ls); err != nil {
+		return err
+	}
+	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
+		return fmt.Errorf("identify the keeper: %w", err)
+	}
+	_, err = x.connect(ctx)
+	return err
+}
+
+// socketPath names the socket in dir through a descriptor, so that the 108
+// bytes of a socket address (unix(7)) bound no directory's name.
+func socketPath(dir *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d/keeper.sock", dir.Fd())
+}
+
+// listen makes the keeper's socket, so that it is there before the keeper is.
+func listen(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the turn's directory: %w", err)
+	}
+	defer d.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(d), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("make the keeper's socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	if err := os.Chmod(filepath.Join(dir, "keeper.sock"), 0o600); err != nil { // the directory is 0700 anyway
+		return nil, fmt.Errorf("close the keeper's socket to others: %w", err)
+	}
+	f, err := l.File()
+	if err != nil {
+		return nil, fmt.Errorf("hand over the keeper's socket: %w", err)
+	}
+	return f, nil
+}
+
+// spawn starts the keeper in our own cgroup; it is moved before it launches
+// anything.
+func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	defer null.Close()
+	log, err := os.OpenFile(filepath.Join(x.facts.Dir, "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	defer log.Close()
+	fd := -1
+	pid, err := syscall.ForkExec(x.host.cfg.Init, []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir},
+		&syscall.ProcAttr{Dir: "/", Env: keeperEnv, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), ls.Fd()},
+			Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &fd}})
+	if err != nil {
+		return nil, fmt.Errorf("start the keeper %s: %w", x.host.cfg.Init, err)
+	}
+	h := pidfd.FromFD(fd, pid)
+	if fd < 0 { // kernel < 5.2; it is our own unreaped child, so the pid is it
+		if h, err = pidfd.Open(pid); err != nil {
+			return nil, fmt.Errorf("hold the keeper: %w", err)
+		}
+	}
+	x.reaper.Go(func() { reap(h) })
+	return h, nil
+}
+
+// reap waits, without a thread, for a keeper that is our child, and takes its
+// status, which nobody needs.
+func reap(h *pidfd.Handle) {
+	d, err := h.Dup()
+	if err != nil {
+		return // closed already: the process ends with us at the latest
+	}
+	own := pidfd.FromFD(d, h.PID())
+	defer own.Close()
+	if own.Wait(context.Background()) != nil {
+		return
+	}
+	for {
+		_, err := syscall.Wait4(h.PID(), nil, 0, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
+}
+
+// connect dials the keeper, greets it and starts reading.
+func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
+	d, err := os.Open(x.facts.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the turn's directory: %w", err)
+	}
+	defer d.Close()
+	l, err := dial(ctx, socketPath(d), x.event, x.broken)
+	if err != nil {
+		return nil, fmt.Errorf("reach the keeper: %w", err)
+	}
+	hello, fds, err := l.hello(ctx, wire.Hello{Version: wire.Version, Turn: x.turn, Nonce: x.facts.Nonce})
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("greet the keeper: %w", err)
+	}
+	x.mu.Lock()
+	x.link = l
+	x.mu.Unlock()
+	x.remember(hello.Processes, fds)
+	return hello, nil
+}

@@ -1,0 +1,185 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/internal/wire/wirenet"
+)
+
+// errBroken tells that the connection to the keeper is gone.
+var errBroken = errors.New("the connection to the keeper is gone")
+
+// link is one connection to a keeper: calls out, answers and events in.
+type link struct {
+	conn  *wire.Conn
+	event func(wire.Message, []int) // owns the descriptors
+	down  func(*link, error)
+
+	mu      sync.Mutex
+	last    uint64
+	waiting map[uint64]chan answer
+	err     error // set once it is broken
+}
+
+type answer struct {
+	m   wire.Message
+	fds []int
+}
+
+func dial(ctx context.Context, path string, event func(wire.Message, []int), down func(*link, error)) (*link, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{conn: wire.NewConn(wirenet.FromUnixConn(c.(*net.UnixConn))), event: event, down: down,
+		waiting: map[uint64]chan answer{}}
+	go l.read()
+	return l, nil
+}
+
+// read hands out answers and events, in order, until the connection breaks.
+func (l *link) read() {
+	for {
+		m, fds, err := l.conn.Recv()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		if m.Event != "" || !l.deliver(m, fds) {
+			l.event(m, fds) // an answer that nobody waits for any more is news, too
+		}
+	}
+}
+
+func (l *link) deliver(m wire.Message, fds []int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ch := l.waiting[m.ID]
+	if ch == nil {
+		return false
+	}
+	delete(l.waiting, m.ID)
+	ch <- answer{m, fds} // has room: one answer a call
+	return true
+}
+
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	first := l.err == nil
+	if first {
+		l.err = err
+	}
+	for id, ch := range l.waiting {
+		delete(l.waiting, id)
+		close(ch)
+	}
+	l.mu.Unlock()
+	l.conn.Close()
+	if first {
+		l.down(l, err)
+	}
+}
+
+// close closes the connection on purpose.
+func (l *link) close() {
+	l.mu.Lock()
+	if l.err == nil {
+		l.err = net.ErrClosed
+	}
+	l.mu.Unlock()
+	l.conn.Close()
+}
+
+// call asks and waits for the answer. An answer that comes after ctx is over is
+// dropped, its descriptors closed. The keeper's refusal is a *wire.Error.
+func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Message, []int, error) {
+	ch := make(chan answer, 1)
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return wire.Message{}, nil, errBroken
+	}
+	l.last++
+	m.ID = l.last
+	l.waiting[m.ID] = ch
+	l.mu.Unlock()
+	if err := l.conn.Send(m, fds); err != nil {
+		l.forget(m.ID, ch)
+		if errors.Is(err, wire.ErrTooLarge) {
+			return wire.Message{}, nil, &refusal{wire.Error{Kind: wire.ErrProtocol, Message: err.Error()}}
+		}
+		l.fail(err)
+		return wire.Message{}, nil, errBroken
+	}
+	select {
+	case a, ok := <-ch:
+		if !ok {
+			return wire.Message{}, nil, errBroken
+		}
+		if a.m.Error != nil {
+			closeFDs(a.fds)
+			return a.m, nil, &refusal{*a.m.Error}
+		}
+		return a.m, a.fds, nil
+	case <-ctx.Done():
+		l.forget(m.ID, ch)
+		return wire.Message{}, nil, ctx.Err()
+	}
+}
+
+// forget stops waiting for an answer; one that came meanwhile is dropped.
+func (l *link) forget(id uint64, ch chan answer) {
+	l.mu.Lock()
+	delete(l.waiting, id)
+	l.mu.Unlock()
+	select {
+	case a := <-ch:
+		closeFDs(a.fds)
+	default:
+	}
+}
+
+// refusal is what a keeper answered instead.
+type refusal struct{ wire.Error }
+
+func (r *refusal) Error() string {
+	if r.Errno != 0 {
+		return fmt.Sprintf("%s: %s", r.Message, syscall.Errno(r.Errno))
+	}
+	return r.Message
+}
+
+func (l *link) hello(ctx context.Context, h wire.Hello) (*wire.Hello, []int, error) {
+	m, fds, err := l.call(ctx, wire.Message{Op: wire.OpHello, Hello: &h}, nil)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case m.Hello == nil || m.Hello.Turn != h.Turn || m.Hello.Nonce != h.Nonce:
+		closeFDs(fds)
+		return nil, nil, errors.New("what answers is not this turn's keeper")
+	}
+	return m.Hello, fds, nil
+}
+
+func (l *link) hold(ctx context.Context, h wire.Hold) error {
+	_, _, err := l.call(ctx, wire.Message{Op: wire.OpHold, Hold: &h}, nil)
+	if err != nil {
+		return fmt.Errorf("tell the keeper its cgroup: %w", err)
+	}
+	return nil
+}
+
+func closeFD(fd int) { _ = syscall.Close(fd) }
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		closeFD(fd)
+	}
+}

@@ -1,0 +1,191 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
+	"pinfold.dev/reaper"
+)
+
+// Recover finds a recorded hold again: its cgroup by path, id and nonce, its
+// keeper by identity and by what it says in its hello.
+func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts, hooks containment.Hooks) (containment.Hold, api.Verdict, error) {
+	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{}}
+	keeper, kv, why := pidfd.OpenVerified(facts.Keeper)
+	if kv == api.VerdictOwned {
+		x.keeper = keeper
+	}
+	if facts.Cgroup == "" { // it had not begun: nothing was ever launched in it
+		return nil, api.VerdictGone, x.endUnbegun(ctx, kv)
+	}
+	dir, verdict, err := cgroup.OpenVerified(facts.Cgroup, facts.CgroupID, facts.Nonce)
+	if verdict != api.VerdictOwned {
+		x.Close()
+		return nil, verdict, err
+	}
+	x.dir = dir
+	if x.work, err = dir.Open("work"); err != nil { // an ending was cut short after it had removed work/
+		if x.work, err = cgroup.Open(facts.Cgroup); err != nil {
+			x.Close()
+			return nil, api.VerdictUnverifiable, err
+		}
+	}
+	if x.keeper == nil {
+		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
+		return x, api.VerdictOwned, nil
+	}
+	hello, err := x.connect(ctx)
+	switch {
+	case err != nil:
+		x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
+	case !hello.Held: // the service died between furnishing the cgroup and saying so
+		if err := x.link.hold(ctx, wire.Hold{Work: x.work.Path(), Gate: h.gate}); err != nil {
+			x.loseKeeper(err.Error())
+		}
+	}
+	return x, api.VerdictOwned, nil
+}
+
+// endUnbegun ends the keeper of a turn whose begin was cut short. It holds
+// nothing; its scope, when it has one, goes with it.
+func (x *hold) endUnbegun(ctx context.Context, v api.Verdict) error {
+	defer x.Close()
+	x.quitting.Store(true)
+	if v == api.VerdictUnverifiable {
+		return errors.New("the turn had not begun, and its keeper cannot be verified")
+	}
+	ctx, cancel := context.WithTimeout(ctx, quitTime)
+	defer cancel()
+	if err := x.EndKeeper(ctx); err != nil {
+		return err
+	}
+	if x.host.parent == nil || x.facts.Grade != api.GradeCgroup {
+		return nil
+	}
+	d, err := x.host.parent.Open(x.turn) // the id is ours and was never used before
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	return d.Remove(ctx) // never a populated one
+}
+
+// remember enters the launches that a keeper tells of in its hello. The
+// descriptors are those of the live ones, in order.
+func (x *hold) remember(known []wire.Process, fds []int) {
+	for _, k := range known {
+		var fd []int
+		if k.HasFD && len(fds) > 0 {
+			fd, fds = fds[:1:1], fds[1:]
+		}
+		x.enter(k.Started, fd)
+		if k.Exit != nil {
+			x.exited(*k.Exit)
+		} else if len(fd) == 0 {
+			x.reopen(k.Started)
+		}
+	}
+	closeFDs(fds)
+}
+
+// reopen gets a handle for a launch whose own did not come along.
+func (x *hold) reopen(s wire.Started) {
+	h, v, _ := pidfd.OpenVerified(x.started(s).Identity)
+	if v != api.VerdictOwned {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.procs[s.Process]; p != nil && p.handle == nil && p.exit == nil {
+		p.handle = h
+		return
+	}
+	h.Close()
+}
+
+// broken is told when the connection to the keeper breaks: it is greeted
+// again while it lives, and given up when it does not.
+func (x *hold) broken(l *link, cause error) {
+	x.mu.Lock()
+	if x.link == l {
+		x.link = nil
+	}
+	x.mu.Unlock()
+	if x.quitting.Load() {
+		return
+	}
+	const tries = 3
+	var err error
+	for i := 0; i < tries && !x.keeperDead(); i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		_, err = x.connect(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond << i)
+	}
+	if x.keeperDead() {
+		x.loseKeeper("it has died")
+		return
+	}
+	x.loseKeeper(fmt.Sprintf("it does not answer: %v (%v)", err, cause))
+}
+
+// loseKeeper takes from the journal what the keeper wrote before it went, and
+// watches the handles of the rest: how those end, nobody will tell.
+func (x *hold) loseKeeper(why string) {
+	x.mu.Lock()
+	if x.lost != "" {
+		x.mu.Unlock()
+		return
+	}
+	x.lost = why
+	x.mu.Unlock()
+	if f, err := os.Open(filepath.Join(x.facts.Dir, "journal.jsonl")); err == nil {
+		known, _ := reaper.ReadJournal(f) // what can be read; a torn line ends it
+		f.Close()
+		x.remember(known, nil)
+	}
+	x.hooks.KeeperLost(why)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for id, p := range x.procs {
+		if p.exit == nil {
+			go x.watchLost(id, p.handle)
+		}
+	}
+}
+
+// watchLost waits for a process whose keeper is gone.
+func (x *hold) watchLost(id string, h *pidfd.Handle) {
+	if h != nil {
+		if h.Wait(context.Background()) != nil {
+			return // closed: the hold was let go
+		}
+	}
+	const why = "its keeper was gone before it ended"
+	x.mu.Lock()
+	p := x.procs[id]
+	told := p.exit != nil || p.lost != ""
+	if !told {
+		p.lost = why
+		if p.handle != nil {
+			p.handle.Close()
+			p.handle = nil
+		}
+	}
+	x.mu.Unlock()
+	if !told {
+		x.hooks.Exit(containment.Exit{Process: id, At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: why}})
+	}
+}

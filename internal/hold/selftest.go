@@ -1,0 +1,138 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/containment"
+)
+
+// selfTestTime bounds the self-test of one grade.
+const selfTestTime = 15 * time.Second
+
+// selfTest holds, uses and ends a turn at each grade that seems possible, and
+// gives up those that fail. Kernels since 6.14, and older ones with the same
+// fix, kill at birth what a process clones into another cgroup once its own
+// was killed; where that shows, launches go through the gate.
+func (h *Host) selfTest(ctx context.Context) {
+	if h.mgr != nil {
+		if err := h.tryGrade(ctx, api.GradeScope); err != nil {
+			h.scopeErr = fmt.Errorf("self-test: %w", err)
+			h.log.Warn("grade scope fails its self-test", "error", err)
+			h.mgr.Close()
+			h.mgr = nil
+		}
+	}
+	if h.parent != nil {
+		if err := h.tryGrade(ctx, api.GradeCgroup); err != nil {
+			h.groupErr = fmt.Errorf("self-test: %w", err)
+			h.log.Warn("grade cgroup fails its self-test", "error", err)
+			h.parent.Close()
+			h.parent = nil
+		}
+	}
+}
+
+func (h *Host) tryGrade(ctx context.Context, g api.Grade) error {
+	err := h.tryOnce(ctx, g)
+	if err == nil || h.gate {
+		return err
+	}
+	h.gate = true
+	if gated := h.tryOnce(ctx, g); gated != nil {
+		h.gate = false
+		return err // the gate is no help: what failed first says more
+	}
+	h.notes = append(h.notes, fmt.Sprintf("launches go through a gate, not by CLONE_INTO_CGROUP: %v", err))
+	return nil
+}
+
+// tryOnce is a whole turn: begin, a process that ends by itself, one that is
+// killed, release.
+func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, selfTestTime)
+	defer cancel()
+	exits := make(chan containment.Exit, 2)
+	hooks := containment.Hooks{Save: func(containment.Facts) error { return nil },
+		Exit: func(e containment.Exit) { exits <- e }, KeeperLost: func(string) {}}
+	id := selfTestID()
+	x, err := h.begin(ctx, containment.Spec{Turn: id, Label: "start-up self-test"}, hooks, g, nil)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Join(h.cfg.RuntimeDir, "turns", id))
+	defer func() {
+		if rerr := x.Release(ctx); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
+			x.Close()
+		}
+	}()
+	if err := h.tryExit(ctx, x, exits); err != nil {
+		return err
+	}
+	return h.tryKill(ctx, x, exits)
+}
+
+// selfTestID looks like a turn's, so that a restart finds what a killed
+// self-test may have left.
+func selfTestID() string { return fmt.Sprintf("%016x", time.Now().UnixNano()) }
+
+func (h *Host) tryExit(ctx context.Context, x *hold, exits <-chan containment.Exit) error {
+	if _, err := x.Launch(ctx, containment.Launch{Process: "p1", Argv: []string{h.cfg.Init, "selftest"}, Cwd: "/"}, nil); err != nil {
+		return err
+	}
+	select {
+	case e := <-exits:
+		if e.Status.State != api.ProcessExited || e.Status.Code != 0 {
+			return fmt.Errorf("what was launched into a fresh cgroup ended with %s %d instead of exit code 0", e.Status.Signal, e.Status.Code)
+		}
+		return nil
+	case <-ctx.Done():
+		return errors.New("what was launched into a fresh cgroup did not end in time")
+	}
+}
+
+func (h *Host) tryKill(ctx context.Context, x *hold, exits <-chan containment.Exit) error {
+	if _, err := x.Launch(ctx, containment.Launch{Process: "p2", Argv: []string{h.cfg.Init, "selftest", "--wait"}, Cwd: "/"}, nil); err != nil {
+		return err
+	}
+	if err := x.Fence(ctx); err != nil {
+		return err
+	}
+	k, err := x.Kill(ctx, selfTestTime/2)
+	switch {
+	case err != nil:
+		return err
+	case k.EmptyAt.IsZero():
+		return fmt.Errorf("a cgroup that was killed (%s) is not empty", k.Mechanism)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mechanism = k.Mechanism
+	return nil
+}
+
+// defaultPIDs is the pids.max of a turn that asks for none: a fork bomb must
+// not eat every pid of the host.
+func (h *Host) defaultPIDs() int64 {
+	if h.cfg.PIDs > 0 {
+		return h.cfg.PIDs
+	}
+	const most = 16384
+	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return most
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil || n/2 > most {
+		return most
+	}
+	return n / 2
+}

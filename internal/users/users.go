@@ -1,0 +1,100 @@
+// Package users looks people up in the host's user database, as far as Go's
+// own reader of /etc/passwd and /etc/group goes: names that only NSS modules
+// know (LDAP, systemd-homed) are found by uid alone, through the socket's peer
+// credentials.
+package users
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"pinfold.dev/containment"
+)
+
+// Database reads /etc/passwd and /etc/group anew at each look-up.
+type Database struct {
+	Passwd string // for tests; empty: /etc/passwd
+}
+
+// ByUID finds a user by uid, without groups: those come from the peer.
+func (d Database) ByUID(uid uint32) (containment.User, error) {
+	return d.find(func(name string, id uint64) bool { return id == uint64(uid) })
+}
+
+// ByName finds a user by name, or by uid in decimal, with all groups.
+func (d Database) ByName(name string) (containment.User, error) {
+	u, err := d.find(func(n string, _ uint64) bool { return n == name })
+	if err != nil {
+		id, perr := strconv.ParseUint(name, 10, 32)
+		if perr != nil {
+			return u, err
+		}
+		if u, err = d.ByUID(uint32(id)); err != nil {
+			return u, err
+		}
+	}
+	groups, err := (&user.User{Username: u.Name, Gid: strconv.FormatUint(uint64(u.GID), 10)}).GroupIds()
+	if err != nil {
+		return u, fmt.Errorf("list groups of %s: %w", u.Name, err)
+	}
+	for _, g := range groups {
+		id, err := strconv.ParseUint(g, 10, 32)
+		if err != nil {
+			return u, fmt.Errorf("list groups of %s: group %q: %w", u.Name, g, err)
+		}
+		u.Groups = append(u.Groups, uint32(id))
+	}
+	return u, nil
+}
+
+func (d Database) find(match func(name string, uid uint64) bool) (containment.User, error) {
+	path := d.Passwd
+	if path == "" {
+		path = "/etc/passwd"
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return containment.User{}, err
+	}
+	defer f.Close()
+	return parse(f, match)
+}
+
+// errNone is the answer when no line matches.
+var errNone = errors.New("no such user")
+
+// parse finds the first line of a passwd(5) file that matches. Lines that are
+// malformed are passed over, as getpwnam(3) does.
+func parse(r io.Reader, match func(name string, uid uint64) bool) (containment.User, error) {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		f := strings.Split(s.Text(), ":")
+		if len(f) != 7 || f[0] == "" || f[0][0] == '#' {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(f[2], 10, 32)
+		gid, err2 := strconv.ParseUint(f[3], 10, 32)
+		if err1 != nil || err2 != nil || !match(f[0], uid) {
+			continue
+		}
+		u := containment.User{UID: uint32(uid), GID: uint32(gid), Name: f[0], Home: f[5], Shell: f[6]}
+		if u.Shell == "" {
+			u.Shell = "/bin/sh" // passwd(5)
+		}
+		if u.Home == "" {
+			u.Home = "/"
+		}
+		return u, nil
+	}
+	if err := s.Err(); err != nil {
+		return containment.User{}, err
+	}
+	return containment.User{}, errNone
+}
