@@ -62,28 +62,3 @@ func closeAll(fds []int) {
 		syscall.Close(fd)
 	}
 }
-
-// ParseRights takes the descriptors out of a control message buffer. On error
-// it has closed those that it found.
-func ParseRights(oob []byte) ([]int, error) {
-	if len(oob) == 0 {
-		return nil, nil
-	}
-	msgs, err := syscall.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, fmt.Errorf("%w: control message: %v", ErrFrame, err)
-	}
-	var fds []int
-	for i := range msgs {
-		if msgs[i].Header.Level != syscall.SOL_SOCKET || msgs[i].Header.Type != syscall.SCM_RIGHTS {
-			continue
-		}
-		got, err := syscall.ParseUnixRights(&msgs[i])
-		if err != nil {
-			closeAll(fds)
-			return nil, fmt.Errorf("%w: control message: %v", ErrFrame, err)
-		}
-		fds = append(fds, got...)
-	}
-	return fds, nil
-}

@@ -63,12 +63,26 @@ func (c *Conn) Send(m Message, fds []int) error {
 // when the peer closed between frames, io.ErrUnexpectedEOF within one, and an
 // error that wraps ErrFrame for what it refuses; descriptors that came with
 // those are closed. After a temporary error of the socket (EAGAIN, a deadline)
-// it may be called again and goes on where it was.
+// it may be called again and goes on where it was; after any other the
+// connection is good for nothing but closing.
 func (c *Conn) Recv() (Message, []int, error) { return c.in.recv(c.rw) }
 
-// Close closes the socket, and descriptors of a frame that never completed
-// once no Recv is running.
+// Close closes the socket. A Recv that waits in Go's poller returns, and closes
+// the descriptors of a frame that has not come whole.
 func (c *Conn) Close() error { return c.rw.Close() }
+
+// Abort closes the socket and the descriptors of a frame that has not come
+// whole. No Recv may be running or follow.
+func (c *Conn) Abort() error {
+	_ = c.in.drop(nil)
+	return c.rw.Close()
+}
+
+// temporary tells whether a Recv may be called again: EAGAIN, a deadline.
+func temporary(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
 
 // ErrTooLarge is wrapped by the refusal to send more than MaxFrame bytes or
 // MaxFDs descriptors; nothing was sent.
@@ -109,15 +123,18 @@ func (a *assembly) recv(rw MsgReadWriter) (Message, []int, error) {
 		}
 		n, fds, err := rw.ReadMsg(p)
 		if len(fds) > 0 {
-			if a.n > 0 || n == 0 {
+			if a.n > 0 || n == 0 || err != nil {
 				closeAll(fds)
 				return Message{}, nil, a.drop(fmt.Errorf("%w: descriptors within a frame", ErrFrame))
 			}
 			a.fds = fds
 		}
 		if err != nil {
-			if err == io.EOF && a.n+n > 0 {
+			if err == io.EOF && a.n > 0 {
 				err = io.ErrUnexpectedEOF
+			}
+			if !temporary(err) {
+				_ = a.drop(nil)
 			}
 			return Message{}, nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"syscall"
 
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
 
@@ -19,12 +20,12 @@ type unixConn struct{ *net.UnixConn }
 func (u unixConn) ReadMsg(p []byte) (int, []int, error) {
 	oob := make([]byte, syscall.CmsgSpace(wire.MaxFDs*4))
 	n, oobn, _, _, err := u.ReadMsgUnix(p, oob)
-	fds, ferr := wire.ParseRights(oob[:oobn])
+	fds, rerr := sys.ParseRights(oob[:oobn])
 	switch {
 	case err != nil:
 		return n, fds, err
-	case ferr != nil:
-		return n, fds, ferr
+	case rerr != nil:
+		return n, fds, rerr
 	case n == 0 && len(p) > 0:
 		return 0, fds, io.EOF
 	}
