@@ -55,22 +55,3 @@ func TestVersionNumber(t *testing.T) {
 		}
 	}
 }
-
-func TestInSubtree(t *testing.T) {
-	const manager = "/user.slice/user-7.slice/user@7.service"
-	for own, want := range map[string]bool{
-		manager:                         true,
-		manager + "/app.slice/x.scope":  true,
-		manager + "x":                   false,
-		"/user.slice/user-7.slice/s":    false,
-		manager + "/../session-1.scope": false,
-		"/":                             false,
-	} {
-		if got := inSubtree(own, manager); got != want {
-			t.Errorf("inSubtree(%q) = %v", own, got)
-		}
-	}
-	if !inSubtree("/x", "/") {
-		t.Error("everything is below the root")
-	}
-}

@@ -2,65 +2,103 @@ package systemd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
 
 // Available tries the service manager: nil means that scopes can be made
-// there, ErrUnavailable in the chain that they cannot, another error that it
-// did not become clear. The *Error has the reason and the remedy.
+// there, as one has been; ErrUnavailable in the chain that they cannot; another
+// error that it did not become clear. The *Error has the reason and the remedy.
 func Available(ctx context.Context, user bool) error {
 	m, err := Connect(ctx, Config{User: user})
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	return m.Allowed(ctx)
+	return m.Try(ctx)
 }
 
-// Allowed tells whether this process may make scopes at the manager, as
-// Available does.
-func (m *Manager) Allowed(ctx context.Context) error {
-	uid := os.Geteuid()
-	if uid == 0 {
-		return nil
-	}
-	const op = "use service manager"
-	if !m.cfg.User {
-		return &Error{Op: op, Err: ErrUnavailable,
-			Reason: fmt.Sprintf("uid %d may not make units of the system's manager", uid),
-			Remedy: "run the service as root, or use the user's own manager"}
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
-	defer cancel()
-	l, err := m.connected(ctx)
+// Try makes a scope around a child of this process, looks whether it is in
+// there, and ends both. The error is as Available's.
+func (m *Manager) Try(ctx context.Context) error {
+	const op = "try the service manager"
+	child, done, err := startChild(ctx)
 	if err != nil {
+		return &Error{Op: op, Reason: "start a child: " + err.Error(), Err: err}
+	}
+	defer done()
+	unit := UnitName(strings.ToLower(rand.Text()))
+	s, err := m.StartScope(ctx, ScopeSpec{Unit: unit, Description: "pinfold tries the service manager", PID: child, PIDFD: -1})
+	if err != nil {
+		return m.tryError(op, err)
+	}
+	defer func() {
+		done()
+		_ = m.StopScope(context.WithoutCancel(ctx), unit)
+	}()
+	in, err := cgroupOf(strconv.Itoa(child))
+	switch {
+	case err != nil:
+		return &Error{Op: op, Reason: "read the child's cgroup: " + err.Error(), Err: err}
+	case path.Base(in) != unit:
+		return &Error{Op: op, Err: ErrUnavailable,
+			Reason: fmt.Sprintf("it says that the scope is %s, but the process in it is in %s", s.ControlGroup, in),
+			Remedy: "the service must see the cgroup tree that the manager manages: a container with a bus socket from outside is not enough"}
+	}
+	return nil
+}
+
+// startChild starts a process that waits until done is called, or until we are
+// gone: then its input ends. It is a real child, so its pid cannot be another's.
+func startChild(ctx context.Context) (pid int, done func(), err error) {
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, nil, err
+	}
+	return cmd.Process.Pid, sync.OnceFunc(func() {
+		_ = in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}), nil
+}
+
+// tryError says what the error of a scope that was tried means for all others.
+func (m *Manager) tryError(op string, err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return err
 	}
-	var manager string
-	if err := l.get(ctx, managerPath, managerIface, "ControlGroup", &manager); err != nil {
-		return &Error{Op: op, Reason: "read its cgroup: " + err.Error(), Err: err}
+	job, isJob := errors.AsType[jobError](err)
+	switch {
+	case isBusError(err, errAccessDenied, errInteractive):
+		return &Error{Op: op, Reason: fmt.Sprintf("uid %d may not make scopes: %s", os.Geteuid(), e.Reason),
+			Remedy: e.Remedy, Err: errors.Join(ErrUnavailable, err)}
+	case isJob && job == "failed":
+		reason := "it could not make a scope"
+		if own, e := cgroupOf("self"); e == nil && m.cfg.User {
+			reason += fmt.Sprintf(": this process is in cgroup %s, where the user's manager may move no process from", own)
+		}
+		return &Error{Op: op, Reason: reason, Remedy: e.Remedy, Err: errors.Join(ErrUnavailable, err)}
 	}
-	own, err := ownCgroup()
-	if err != nil {
-		return &Error{Op: op, Reason: "read our cgroup: " + err.Error(), Err: err}
-	}
-	if inSubtree(own, manager) {
-		return nil
-	}
-	return &Error{Op: op, Err: ErrUnavailable,
-		Reason: fmt.Sprintf("this process is in cgroup %s, outside the user manager's %s: the kernel lets uid %d move no process out of there", own, manager, uid),
-		Remedy: "start the service below the user manager: as a user unit (systemctl --user), or with systemd-run --user"}
+	return err
 }
 
-// ownCgroup reads this process's cgroup v2 path, as seen from its namespace.
-func ownCgroup() (string, error) {
-	b, err := os.ReadFile("/proc/self/cgroup")
+// cgroupOf reads the cgroup v2 path of a process, as seen from our namespace.
+func cgroupOf(pid string) (string, error) {
+	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
 	if err != nil {
 		return "", err
 	}
@@ -69,13 +107,7 @@ func ownCgroup() (string, error) {
 			return strings.TrimSuffix(p, "\n"), nil
 		}
 	}
-	return "", errors.New("/proc/self/cgroup has no cgroup v2 line")
-}
-
-// inSubtree tells whether cgroup own is root or below it.
-func inSubtree(own, root string) bool {
-	own, root = path.Clean(own), path.Clean(root)
-	return own == root || root == "/" || strings.HasPrefix(own, root+"/")
+	return "", fmt.Errorf("/proc/%s/cgroup has no cgroup v2 line", pid)
 }
 
 // unreachable makes the error for a manager that none of the attempts reached.

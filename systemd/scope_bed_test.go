@@ -216,6 +216,21 @@ func TestStopScope(t *testing.T) {
 	canary.alive(t)
 }
 
+// Trying leaves nothing behind.
+func TestAvailableInBed(t *testing.T) {
+	needBed(t, bedRoot)
+	canary := sleeper(t)
+	for range 3 {
+		if err := Available(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := systemctl(t, "list-units", "--all", "--plain", "--no-legend", "pinfold-*.scope"); strings.Contains(list, "tries") {
+		t.Errorf("left behind: %s", list)
+	}
+	canary.alive(t)
+}
+
 func TestScopesAtOnce(t *testing.T) {
 	needBed(t, bedRoot)
 	m := connect(t, Config{})

@@ -6,16 +6,53 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// From a log-in session the user's manager answers, but may not move our
-// processes: the kernel wants a common ancestor that the user owns.
-func TestSessionIsOutsideTheUserManager(t *testing.T) {
+// From a log-in session, whose cgroup the user does not own, the user's manager
+// has PID 1 move the process.
+func TestSessionOutsideTheUserManager(t *testing.T) {
 	needBed(t, bedSession)
+	if err := Available(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+	p, canary := sleeper(t), sleeper(t)
+	if home := p.cgroup(t); strings.Contains(home, "user@") {
+		t.Fatalf("the session is in %s", home)
+	}
+	m := connect(t, Config{User: true})
+	s := start(t, m, p)
+	if err := m.StopScope(t.Context(), s.Unit); err != nil {
+		t.Error(err)
+	}
+	canary.alive(t)
+}
+
+// It cannot ask PID 1 where there is no system bus. That is said, with what to
+// do about it.
+func TestUserManagerWithoutSystemBus(t *testing.T) {
+	needBed(t, bedRoot)
+	systemctl(t, "stop", "dbus.socket", "dbus.service")
+	defer systemctl(t, "start", "dbus.socket", "dbus.service")
+	out := asBedUser(t, "^TestHelperOutsideWithoutSystemBus$", bedNoSystemBus)
+	if !strings.Contains(out, "--- PASS: TestHelperOutsideWithoutSystemBus") {
+		t.Fatal(out)
+	}
+}
+
+// bedNoSystemBus is where a process of user bed runs outside its manager's
+// cgroup, with no system bus.
+const bedNoSystemBus = "no-system-bus"
+
+func TestHelperOutsideWithoutSystemBus(t *testing.T) {
+	needBed(t, bedNoSystemBus)
 	err := Available(t.Context(), true)
+	t.Log(err)
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !errors.Is(err, ErrUnavailable) || !strings.Contains(e.Remedy, "systemd-run --user") {
 		t.Errorf("Available: %#v", err)
@@ -27,15 +64,39 @@ func TestSessionIsOutsideTheUserManager(t *testing.T) {
 	if err == nil {
 		t.Fatalf("made %+v", s)
 	}
-	e, ok = errors.AsType[*Error](err)
-	if !ok || !strings.Contains(e.Remedy, "systemd-run --user") {
+	if e, ok = errors.AsType[*Error](err); !ok || !strings.Contains(e.Remedy, "systemd-run --user") {
 		t.Errorf("StartScope: %#v", err)
 	}
-	t.Log(err)
 	if got := p.cgroup(t); got != home {
 		t.Errorf("the process was moved to %s", got)
 	}
 	p.alive(t)
+}
+
+// asBedUser runs tests of this binary as user bed, from root's cgroup.
+func asBedUser(t *testing.T, pattern, bed string) string {
+	t.Helper()
+	u, err := user.Lookup("bed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	exe, err3 := os.Executable()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.run="+pattern)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "XDG_RUNTIME_DIR=/run/user/" + u.Uid, "PINFOLD_BED=" + bed}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("as user bed: %v", err)
+	}
+	t.Logf("%s", out)
+	return string(out)
 }
 
 func TestUserMayNotUseTheSystemManager(t *testing.T) {
