@@ -18,8 +18,7 @@ var ErrGone = errors.New("process is gone")
 // its number. It is safe for concurrent use.
 type Handle struct {
 	pid    int
-	file   *os.File
-	conn   syscall.RawConn
+	fd     *sys.FD
 	closed context.Context // done once Close was called
 	close  context.CancelFunc
 	number func() int // what the kernel says the pid is; 0: it does not
@@ -44,14 +43,8 @@ func Open(pid int) (*Handle, error) {
 // on. The pid is what the sender says: where the kernel can tell the number
 // behind the descriptor, that is what is used.
 func FromFD(fd, pid int) *Handle {
-	h := &Handle{pid: pid}
+	h := &Handle{pid: pid, fd: sys.NewFD(fd, "pidfd")}
 	h.closed, h.close = context.WithCancel(context.Background())
-	if fd >= 0 {
-		h.file = os.NewFile(uintptr(fd), "pidfd")
-	}
-	if h.file != nil {
-		h.conn, _ = h.file.SyscallConn()
-	}
 	h.number = sync.OnceValue(h.readNumber)
 	return h
 }
@@ -62,13 +55,7 @@ func (h *Handle) PID() int { return h.pid }
 // Close closes the descriptor and wakes every Wait. Closing again does nothing.
 func (h *Handle) Close() error {
 	h.close()
-	if h.file == nil {
-		return nil
-	}
-	if err := h.file.Close(); !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
+	return h.fd.Close()
 }
 
 // Dup returns a duplicate of the descriptor, close-on-exec, which the caller
@@ -76,7 +63,10 @@ func (h *Handle) Close() error {
 func (h *Handle) Dup() (int, error) {
 	n := -1
 	err := h.use(func(fd int) (err error) { n, err = sys.Dup(fd); return })
-	return n, err
+	if err != nil {
+		return -1, fmt.Errorf("duplicate handle of process %d: %w", h.pid, err)
+	}
+	return n, nil
 }
 
 // Signal sends sig to the whole process, and 0 only asks whether that may be
@@ -145,16 +135,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 }
 
 // use calls fn with the descriptor, which stays open until fn returns.
-func (h *Handle) use(fn func(fd int) error) error {
-	if h.conn == nil {
-		return fmt.Errorf("use process %d: %w", h.pid, syscall.EBADF)
-	}
-	var err error
-	if e := h.conn.Control(func(fd uintptr) { err = fn(int(fd)) }); e != nil {
-		return fmt.Errorf("use process %d: %w", h.pid, os.ErrClosed)
-	}
-	return err
-}
+func (h *Handle) use(fn func(fd int) error) error { return h.fd.Use(fn) }
 
 // gone turns ESRCH into ErrGone and leaves other errors as they are.
 func gone(err error) error {

@@ -3,6 +3,7 @@ package pidfd
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 
@@ -38,19 +39,30 @@ func (l *Locator) CgroupID(h *Handle) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	l.mountOnce.Do(func() { l.mount, _, l.mountErr = sys.FindCgroup2() })
-	err = l.mountErr
-	var dir string
-	if err == nil {
-		dir, err = l.mount.Dir(path)
-	}
-	if err == nil {
-		id, err = sys.InoAt(sys.AtFDCWD, dir)
-	}
+	id, err = l.pathID(path)
 	if err != nil {
 		return 0, fmt.Errorf("find cgroup %s of process %d: %w", path, h.pid, err)
 	}
 	return id, nil
+}
+
+// pathID is the kernfs id of a cgroup given as on a 0:: line.
+func (l *Locator) pathID(path string) (uint64, error) {
+	l.mountOnce.Do(func() { l.mount, _, l.mountErr = sys.FindCgroup2() })
+	if l.mountErr != nil {
+		return 0, l.mountErr
+	}
+	dir, err := l.mount.Dir(path)
+	if err != nil {
+		return 0, err
+	}
+	return sys.InoAt(sys.AtFDCWD, dir)
+}
+
+// procIsOurs tells whether a number in /proc means what it means to us.
+func (l *Locator) procIsOurs() bool {
+	l.procOnce.Do(func() { l.proc = sys.ReadHere().Proc })
+	return l.proc
 }
 
 // CgroupPath is Handle.CgroupPath.
@@ -67,8 +79,7 @@ func (l *Locator) cgroupPath(h *Handle) (string, error) {
 	if n == 0 {
 		return "", errNoNumber
 	}
-	l.procOnce.Do(func() { l.proc = sys.ReadHere().Proc })
-	if !l.proc {
+	if !l.procIsOurs() {
 		return "", errNoProc
 	}
 	b, err := sys.ProcFile(n, "cgroup")
@@ -95,7 +106,12 @@ func (h *Handle) infoCgroupID() (uint64, error) {
 	case err == nil && in.Mask&sys.PidfdInfoCgroupID != 0:
 		return in.CgroupID, nil
 	case errors.Is(err, syscall.ESRCH):
-		return 0, fmt.Errorf("find cgroup of process %d: %w", h.pid, ErrGone)
+		if err = h.held(); err == nil || !errors.Is(err, ErrGone) {
+			err = errNoNumber // ESRCH also for one in a PID namespace beside ours
+		}
+		return 0, fmt.Errorf("find cgroup of process %d: %w", h.pid, err)
+	case errors.Is(err, os.ErrClosed):
+		return 0, err
 	}
 	return 0, errors.ErrUnsupported
 }

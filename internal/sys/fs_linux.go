@@ -1,6 +1,8 @@
 package sys
 
 import (
+	"bytes"
+	"encoding/binary"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +58,52 @@ func Ino(fd int) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	return st.Ino, os.NewSyscallError("fstat", err)
+}
+
+// DirStat is the inode number of an open directory and, on cgroup v2, how many
+// directories are in it (kernfs keeps the link count at that plus 2).
+func DirStat(fd int) (ino uint64, subdirs int, err error) {
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return st.Ino, int(st.Nlink) - 2, os.NewSyscallError("fstat", err)
+}
+
+// Subdirs lists the directories in an open directory, from its beginning.
+func Subdirs(fd int) ([]string, error) {
+	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+		return nil, os.NewSyscallError("lseek", err)
+	}
+	var names []string
+	buf := make([]byte, 8192)
+	for {
+		n := 0
+		err := ignoringEINTR(func() (err error) { n, err = unix.ReadDirent(fd, buf); return })
+		if err != nil {
+			return names, os.NewSyscallError("getdents64", err)
+		}
+		if n <= 0 {
+			return names, nil
+		}
+		names = appendDirs(names, buf[:n])
+	}
+}
+
+// appendDirs takes the directories out of linux_dirent64 records: inode (8
+// bytes), offset (8), record length (2), type (1), name, NUL.
+func appendDirs(names []string, b []byte) []string {
+	const head = 19
+	for len(b) > head {
+		size := int(binary.NativeEndian.Uint16(b[16:]))
+		if size <= head || size > len(b) {
+			return names
+		}
+		name, _, _ := bytes.Cut(b[head:size], []byte{0})
+		if b[18] == unix.DT_DIR && string(name) != "." && string(name) != ".." {
+			names = append(names, string(name))
+		}
+		b = b[size:]
+	}
+	return names
 }
 
 // InoAt is the inode number of name beneath dirfd; links are followed.

@@ -122,6 +122,12 @@ func Rmdirat(dirfd int, name string) error { return nosys("rmdir " + name) }
 // Ino returns ENOSYS.
 func Ino(fd int) (uint64, error) { return 0, nosys("fstat") }
 
+// DirStat returns ENOSYS.
+func DirStat(fd int) (ino uint64, subdirs int, err error) { return 0, 0, nosys("fstat") }
+
+// Subdirs returns ENOSYS.
+func Subdirs(fd int) ([]string, error) { return nil, nosys("getdents64") }
+
 // InoAt returns ENOSYS.
 func InoAt(dirfd int, name string) (uint64, error) { return 0, nosys("fstatat " + name) }
 
