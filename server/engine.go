@@ -40,7 +40,8 @@ type Engine interface {
 	// Finish closes the turn; leftovers by policy.
 	Finish(ctx context.Context, id string, c containment.Caller, req api.FinishRequest) (api.Receipt, error)
 	// Abandon ends the turn and waits for the receipt. When ctx ends first,
-	// the ending goes on regardless.
+	// the ending goes on regardless, and the error is timeout. That holds for
+	// a ctx that had ended before the call: it starts the ending, no more.
 	Abandon(ctx context.Context, id string, c containment.Caller, req api.AbandonRequest) (api.Receipt, error)
 	// Receipt returns the receipt of an ended turn.
 	Receipt(ctx context.Context, id string) (api.Receipt, error)

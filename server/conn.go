@@ -1,0 +1,155 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+
+	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
+)
+
+// conn is an accepted connection: it knows its peer, and collects descriptors
+// that come in with what it reads.
+type conn struct {
+	*net.UnixConn
+	peer   Peer
+	share  *share
+	rights rights
+	grade  func() api.Grade
+	oob    [256 + 64]byte // room for one control message of maxFDs descriptors
+	once   sync.Once
+}
+
+type connKey struct{}
+
+// connOf is the connection that a request came on.
+func connOf(ctx context.Context) (*conn, bool) {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	return c, ok
+}
+
+func newConn(u *net.UnixConn, p Peer, s *share, grade func() api.Grade) *conn {
+	return &conn{UnixConn: u, peer: p, share: s, rights: rights{share: s}, grade: grade}
+}
+
+// Read is recvmsg(2). The standard library asks for close-on-exec, and the
+// kernel closes what does not fit into oob (MSG_CTRUNC).
+func (c *conn) Read(b []byte) (int, error) {
+	n, oobn, flags, _, err := c.ReadMsgUnix(b, c.oob[:])
+	if oobn > 0 || flags&syscall.MSG_CTRUNC != 0 {
+		fds, perr := sys.ParseRights(c.oob[:oobn])
+		c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0)
+	}
+	return n, err
+}
+
+// Write marks where an answer begins, see rights. What net/http answers by
+// itself to bytes that it cannot parse is plain text; it becomes an answer
+// like all others.
+func (c *conn) Write(b []byte) (int, error) {
+	c.rights.mark()
+	if own, ok := plainRefusal(b, c.grade()); ok {
+		if _, err := c.UnixConn.Write(own); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	return c.UnixConn.Write(b)
+}
+
+// Close closes the connection and what it still has.
+func (c *conn) Close() error {
+	err := c.UnixConn.Close()
+	c.once.Do(func() {
+		c.rights.close()
+		c.share.disconnect()
+	})
+	return err
+}
+
+// plainRefusal is net/http's own refusal (server.go, errorHeaders) as JSON.
+func plainRefusal(b []byte, g api.Grade) ([]byte, bool) {
+	const plain = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+	const proto = "HTTP/1.1 "
+	head, text, ok := bytes.Cut(b, []byte(plain))
+	status, isStatus := bytes.CutPrefix(head, []byte(proto))
+	if !ok || !isStatus || bytes.Contains(status, []byte("\r\n")) {
+		return nil, false
+	}
+	code := api.CodeBadRequest
+	if bytes.HasPrefix(status, []byte("431")) {
+		code = api.CodeTooLarge
+	}
+	e := api.Errorf(code, "this is not a request that the service reads: %s", text)
+	return rawAnswer(string(status), e, g), true
+}
+
+// rawAnswer is a whole answer, for where there is no http.ResponseWriter.
+func rawAnswer(status string, e *api.Error, g api.Grade) []byte {
+	e.Grade = g
+	body := encode(e)
+	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s: %s\r\nConnection: close\r\n\r\n%s",
+		status, len(body), api.GradeHeader, g, body)
+}
+
+// listener accepts connections, finds out who made them and keeps each
+// party's share.
+type listener struct {
+	net.Listener
+	limits *limits
+	admin  *uint32
+	grade  func() api.Grade
+	inTurn func(cgroup string) (string, bool)
+	log    *slog.Logger
+}
+
+// Accept returns the next connection that may stay. One that may not is no
+// error of the listener's.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c, err := l.admit(nc)
+		if err == nil {
+			return c, nil
+		}
+		l.log.Debug("connection refused", "error", err)
+		nc.Close()
+	}
+}
+
+func (l *listener) admit(nc net.Conn) (*conn, error) {
+	u, ok := nc.(*net.UnixConn)
+	if !ok {
+		return nil, fmt.Errorf("accept connection: %T is not a unix socket's", nc)
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var p Peer
+	if cerr := raw.Control(func(fd uintptr) { p, err = peerOf(int(fd), l.admin) }); cerr != nil {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find out who connected: %w", err)
+	}
+	if p.Known {
+		p.InTurn, _ = l.inTurn(p.Cgroup)
+	}
+	s := l.limits.connect(partyOf(p))
+	if s == nil {
+		e := api.Errorf(api.CodeUnavailable, "uid %d has too many connections open", p.UID).
+			WithRemedy("close some, or use them again: one carries many requests")
+		_, _ = u.Write(rawAnswer("503 Service Unavailable", e, l.grade())) // into an empty buffer: it does not wait
+		return nil, e
+	}
+	return newConn(u, p, s, l.grade), nil
+}
