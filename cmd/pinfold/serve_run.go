@@ -3,10 +3,133 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/hold"
+	"pinfold.dev/internal/store"
+	"pinfold.dev/internal/users"
+	"pinfold.dev/server"
+	"pinfold.dev/systemd"
 )
+
+// stopBound is how long a stopping service waits for endings under way. What
+// does not end in time goes on at the next start, from its record.
+const stopBound = 20 * time.Second
 
 // runServe is the service: it puts the packages together and serves until ctx
 // ends.
 func runServe(ctx context.Context, o serveOptions) error {
-	return errors.New("serve: not wired yet")
+	unlock, err := prepareDirs(o)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	admin, err := adminGroup(o.AdminGroup)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(o.RuntimeDir, o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, Init: o.Init,
+		RuntimeDir: o.RuntimeDir, Version: o.Version, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	m := containment.New(containment.Config{Host: host, Records: st, Users: users.Database{}, Log: o.Log,
+		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound})
+	if err := m.Recover(ctx); err != nil {
+		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
+	}
+	err = serveSocket(ctx, o, m, admin)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
+	defer cancel()
+	return errors.Join(err, m.Close(end))
+}
+
+// serveSocket listens, says that it is ready, and answers until ctx ends.
+func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, admin *uint32) error {
+	l, err := server.Listen(o.Socket, socketMode())
+	if err != nil {
+		return err
+	}
+	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
+	fmt.Fprintf(os.Stdout, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
+	if err := systemd.NotifyReady(); err != nil {
+		o.Log.Warn("tell systemd that the service is ready", "error", err)
+	}
+	if err := systemd.NotifyStatus("new turns are held at grade " + string(m.Grade())); err != nil {
+		o.Log.Warn("tell systemd the status", "error", err)
+	}
+	err = s.Serve(ctx, l)
+	if nerr := systemd.NotifyStopping(); nerr != nil {
+		o.Log.Warn("tell systemd that the service is stopping", "error", nerr)
+	}
+	return err
+}
+
+// socketMode lets everybody connect to root's service, where peer credentials
+// decide, and nobody else to a user's own.
+func socketMode() os.FileMode {
+	if os.Geteuid() == 0 {
+		return 0o666
+	}
+	return 0o600
+}
+
+// prepareDirs makes the runtime directory, with the socket's way in for those
+// who may connect, and locks it: two services on one would both believe its
+// turns theirs.
+func prepareDirs(o serveOptions) (unlock func(), err error) {
+	mode := os.FileMode(0o755)
+	if os.Geteuid() != 0 {
+		mode = 0o700
+	}
+	if err := os.MkdirAll(o.RuntimeDir, mode); err != nil {
+		return nil, fmt.Errorf("make the runtime directory: %w", err)
+	}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	path := filepath.Join(o.RuntimeDir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the runtime directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s is in use by a running service; stop it, or give this one another --runtime-dir", o.RuntimeDir)
+		}
+		return nil, fmt.Errorf("lock the runtime directory: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
+	}
+	return func() { f.Close() }, nil
+}
+
+// adminGroup looks a group up by name or number; an empty name is none.
+func adminGroup(name string) (*uint32, error) {
+	if name == "" {
+		return nil, nil
+	}
+	id := name
+	if g, err := user.LookupGroup(name); err == nil {
+		id = g.Gid
+	}
+	n, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("look up --admin-group: no group %q", name)
+	}
+	gid := uint32(n)
+	return &gid, nil
 }
