@@ -30,10 +30,11 @@ type Stdio struct {
 // LaunchRequest starts a process in a turn. No shell stands in between.
 type LaunchRequest struct {
 	Argv []string `json:"argv"`
-	// Env is the exact environment, as NAME=value. Nil means the base: PATH,
-	// HOME, USER, LOGNAME, SHELL and LANG of the user it runs as. Variables
-	// that belong to a service manager (NOTIFY_SOCKET, LISTEN_*, ...) never pass.
-	Env []string `json:"env,omitempty"`
+	// Env is the exact environment, as NAME=value; [] is an empty one. Nil, or
+	// null, means the base: PATH, HOME, USER, LOGNAME, SHELL and LANG of the
+	// user it runs as. Variables that belong to a service manager
+	// (NOTIFY_SOCKET, LISTEN_*, ...) never pass.
+	Env []string `json:"env,omitzero"`
 	// Cwd must exist; empty means the user's home, or / where there is none.
 	Cwd   string `json:"cwd,omitempty"`
 	Stdio Stdio  `json:"stdio,omitzero"`

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +23,9 @@ can be seen without one, and say so.
 Exit status: 0 when a service answers and can hold turns; 1 otherwise.`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			h, err := a.client().Host(c.Context())
+			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
+			defer cancel()
+			h, err := a.client().Host(ctx)
 			running := err == nil
 			if !running {
 				h = localHost(a, err)
@@ -88,7 +92,8 @@ func renderHost(h api.Host, running bool, st style) string {
 func localHost(a *app, why error) api.Host {
 	d := dirsFor(os.Getuid(), a.getenv)
 	h := api.Host{Version: version(), UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
-	h.Checks = append(h.Checks, api.HostCheck{Name: "service", Detail: why.Error(), Remedy: "start it: pinfold serve, or systemctl start pinfold"})
+	e := asAPIError(why)
+	h.Checks = append(h.Checks, api.HostCheck{Name: "service", Detail: e.Message, Remedy: e.Remedy})
 	probeLocal(&h)
 	return h
 }

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"os"
-	"path/filepath"
-)
+import "path/filepath"
 
 const (
 	socketName = "pinfold.sock"
@@ -31,22 +28,4 @@ func dirsFor(uid int, getenv func(string) string) defaultDirs {
 		d.state = filepath.Join(home, ".local", "state", "pinfold")
 	}
 	return d
-}
-
-// socketPath is where to look for a service: what --socket or PINFOLD_SOCKET
-// name; else the user's own service where it has a socket; else the system's.
-func (a *app) socketPath() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	if s := a.getenv("PINFOLD_SOCKET"); s != "" {
-		return s
-	}
-	if dir := dirsFor(os.Getuid(), a.getenv).runtime; dir != "" {
-		own := filepath.Join(dir, socketName)
-		if _, err := os.Stat(own); err == nil {
-			return own
-		}
-	}
-	return filepath.Join(systemDir, socketName)
 }

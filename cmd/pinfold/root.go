@@ -87,10 +87,9 @@ func (a *app) commands() []*cobra.Command {
 	}
 }
 
-// client speaks to the service that --socket or the environment names.
-func (a *app) client() *client.Client {
-	return &client.Client{Socket: a.socketPath()}
-}
+// client speaks to the service that --socket names, or the one that the client
+// finds.
+func (a *app) client() *client.Client { return &client.Client{Socket: a.socket} }
 
 // print writes v as one JSON document with --json, and text otherwise.
 func (a *app) print(v any, text func(style) string) error {

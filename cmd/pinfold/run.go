@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -116,7 +118,7 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 		}
 		req.Cwd = wd
 	}
-	base := os.Environ()
+	base := carried(os.Environ(), c.ErrOrStderr())
 	if f.clearEnv {
 		base = []string{}
 	} else if f.user != "" {
@@ -125,6 +127,18 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 	var err error
 	req.Env, err = withEnv(c, base, f.env)
 	return req, err
+}
+
+// carried is env without what JSON cannot carry, which is told.
+func carried(env []string, told io.Writer) []string {
+	return slices.DeleteFunc(env, func(kv string) bool {
+		if utf8.ValidString(kv) {
+			return false
+		}
+		name, _, _ := strings.Cut(kv, "=")
+		fmt.Fprintf(told, "pinfold: note: %s is not UTF-8 and is not passed on\n", clean(name))
+		return true
+	})
 }
 
 // withEnv lays NAME=VALUE words, and the values of plain NAMEs, over an

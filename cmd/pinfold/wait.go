@@ -20,8 +20,9 @@ func (a *app) waitCmd() *cobra.Command {
 the turn has ended.
 
 Exit status: of a process, its own code, 128+n when signal n ended it, 125 when
-nobody knows its status. Of a turn: 0 finished; 1 abandoned, unkillable or lost.
-124 when --timeout ran out; 125 for everything that Pinfold itself could not do.`,
+nobody knows its status, or Pinfold could not tell it. Of a turn: 0 finished;
+1 abandoned or lost; others as in "pinfold help exit-codes". 124 when --timeout
+ran out.`,
 		Example: `  pinfold wait k3v9 p1
   pinfold wait --timeout 30s k3v9`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -53,7 +54,16 @@ nobody knows its status. Of a turn: 0 finished; 1 abandoned, unkillable or lost.
 var errWaitTimeout = errors.New("wait timed out")
 
 func (a *app) waitProcess(ctx context.Context, turn, proc string) error {
-	p, err := a.client().WaitProcess(ctx, turn, proc)
+	var p api.Process
+	cl := a.client()
+	// Patience is for a service that goes away while we wait, not for none.
+	_, err := cl.Process(ctx, turn, proc)
+	if err == nil {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			p, err = cl.WaitProcess(ctx, turn, proc)
+			return err
+		})
+	}
 	if err != nil {
 		return &exitError{exitService, err}
 	}
@@ -78,9 +88,16 @@ func exitAs(p api.Process) error {
 }
 
 func (a *app) waitTurn(ctx context.Context, turn string) error {
-	t, err := a.client().WaitTurn(ctx, turn)
+	cl := a.client()
+	t, err := cl.Turn(ctx, turn)
+	if err == nil {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			t, err = cl.WaitTurn(ctx, turn)
+			return err
+		})
+	}
 	if err != nil {
-		return &exitError{exitService, err}
+		return err
 	}
 	if err := a.print(t, func(style) string { return string(t.State) + "\n" }); err != nil {
 		return err
