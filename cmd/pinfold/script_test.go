@@ -22,11 +22,14 @@ func TestMain(m *testing.M) {
 // TestScripts runs the command line as a person types it: the txtar files of
 // testdata/script. Beside testscript's own commands they have
 //
+//	needs FEATURE...        skip where the host has not got root, cgroup2 or a program
+//	page FILE               run the sh blocks of a page against the service
 //	exits CODE command...   run a command that must exit with CODE
 //	serve [flags]           start the service on directories below $WORK, wait until it is ready
 //	stopserve TERM|KILL     end it
 //	waitfile FILE           wait until a file is there and not empty
 //	steady FILE...          fail if one of the files grows within a second
+//	setfrom NAME INDEX      set a variable to a word of the last output
 //	alive|dead FILE         whether the process whose pid the file has lives
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -35,9 +38,8 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup:               setupScript,
-		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "serve": serveIn, "stopserve": stopServe,
+			"needs": needs, "page": page, "exits": exits, "serve": serveIn, "stopserve": stopServe,
 			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom,
 		},
 	})
@@ -48,7 +50,30 @@ func setupScript(e *testscript.Env) error {
 	// No service of this machine may be met by chance.
 	e.Setenv("PINFOLD_SOCKET", filepath.Join(e.WorkDir, "pinfold.sock"))
 	e.Values["service"] = &service{}
+	e.Values["t"] = e.T()
 	return nil
+}
+
+// needs is the only way to skip. It asks the host, not our own code, which may
+// be what is broken.
+func needs(ts *testscript.TestScript, neg bool, features []string) {
+	for _, f := range features {
+		var has bool
+		switch f {
+		case "root":
+			has = os.Getuid() == 0
+		case "cgroup2":
+			b, err := os.ReadFile("/proc/self/mountinfo")
+			ts.Check(err)
+			has = strings.Contains(string(b), " - cgroup2 ")
+		default:
+			_, err := exec.LookPath(f)
+			has = err == nil
+		}
+		if !has {
+			ts.Value("t").(testscript.T).Skip("this host has no " + f)
+		}
+	}
 }
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {

@@ -40,18 +40,6 @@ var initBinary = sync.OnceValues(func() (string, error) {
 	return out, nil
 })
 
-// condition answers [root] and [cgroup2]: what a script that runs turns needs.
-func condition(name string) (bool, error) {
-	switch name {
-	case "root":
-		return os.Getuid() == 0, nil
-	case "cgroup2":
-		_, err := cgroup.FindMount()
-		return err == nil, nil
-	}
-	return false, fmt.Errorf("unknown condition %q", name)
-}
-
 func serveIn(ts *testscript.TestScript, neg bool, args []string) {
 	init, err := initBinary()
 	ts.Check(err)
