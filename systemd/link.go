@@ -31,9 +31,9 @@ type link struct {
 	version string
 }
 
-// wakePause lets the manager's own socket settle after authentication. Without
-// it four of five connections hang at their first call, on systemd 247, 252 and
-// 257: the message arrives together with BEGIN and lies unread until more comes.
+// wakePause lets the manager's own socket settle after authentication: a call
+// that arrives together with BEGIN can lie there unread until more comes (seen
+// on systemd 247 to 257, not on every host; systemd issue 17425).
 const wakePause = time.Millisecond
 
 // dial connects, authenticates and reads the manager's version: a link that is

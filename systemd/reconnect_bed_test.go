@@ -155,7 +155,7 @@ func TestBusHangs(t *testing.T) {
 	t.Logf("a scope whose first try hung took %v", time.Since(began))
 }
 
-// The manager's own socket hangs at the first call without the pause in greet.
+// The manager's own socket answers every first call, see wakePause.
 func TestPrivateSocket(t *testing.T) {
 	needBed(t, bedRoot)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
