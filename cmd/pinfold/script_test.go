@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"pinfold.dev/client"
 )
 
 // The test binary plays pinfold in the scripts.
@@ -29,6 +33,8 @@ func TestMain(m *testing.M) {
 //	stopserve TERM|KILL     end it
 //	waitfile FILE           wait until a file is there and not empty
 //	steady FILE...          fail if one of the files grows within a second
+//	setturn                 set TURN to the turn that is listed first
+//	onejson FIELD command   run a command that must print one JSON object with FIELD
 //	setfrom NAME INDEX      set a variable to a word of the last output
 //	alive|dead FILE         whether the process whose pid the file has lives
 func TestScripts(t *testing.T) {
@@ -40,7 +46,7 @@ func TestScripts(t *testing.T) {
 		Setup:               setupScript,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"needs": needs, "page": page, "exits": exits, "serve": serveIn, "stopserve": stopServe,
-			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom,
+			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom, "setturn": setTurn, "onejson": oneJSON,
 		},
 	})
 }
@@ -49,6 +55,14 @@ func setupScript(e *testscript.Env) error {
 	e.Setenv("LC_ALL", "C.UTF-8")
 	// No service of this machine may be met by chance.
 	e.Setenv("PINFOLD_SOCKET", filepath.Join(e.WorkDir, "pinfold.sock"))
+	mess, err := filepath.Abs("../../examples/demo/mess.sh")
+	if err != nil {
+		return err
+	}
+	e.Setenv("MESS", mess)
+	if err := os.Mkdir(filepath.Join(e.WorkDir, "beats"), 0o755); err != nil {
+		return err
+	}
 	e.Values["service"] = &service{}
 	e.Values["t"] = e.T()
 	return nil
@@ -142,4 +156,27 @@ func setFrom(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: setfrom NAME INDEX, and the output has %d words", len(words))
 	}
 	ts.Setenv(args[0], words[args[1][0]-'0'])
+}
+
+func setTurn(ts *testscript.TestScript, neg bool, args []string) {
+	c := &client.Client{Socket: ts.Getenv("PINFOLD_SOCKET")}
+	l, err := c.Turns(context.Background(), false, "")
+	ts.Check(err)
+	if len(l.Turns) == 0 {
+		ts.Fatalf("there is no turn")
+	}
+	ts.Setenv("TURN", l.Turns[0].ID)
+}
+
+func oneJSON(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Check(ts.Exec(args[1], args[2:]...))
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var v map[string]any
+	ts.Check(d.Decode(&v))
+	if _, ok := v[args[0]]; !ok {
+		ts.Fatalf("no field %s", args[0])
+	}
+	if d.More() {
+		ts.Fatalf("more than one document")
+	}
 }
