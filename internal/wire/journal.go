@@ -73,11 +73,11 @@ func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
 func (e *Entry) whole() bool {
 	switch e.Fact {
 	case FactIntent, FactStarted:
-		return e.Process != "" && e.Started != nil
+		return e.Started != nil && e.Process != "" && e.Process == e.Started.Process
 	case FactNotStarted:
 		return e.Process != "" && e.Error != nil
 	case FactExit:
-		return e.Process != "" && e.Exit != nil
+		return e.Exit != nil && e.Process != "" && e.Process == e.Exit.Process
 	}
 	return e.Fact != ""
 }

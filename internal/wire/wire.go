@@ -40,6 +40,10 @@ type Event string
 // then.
 const EventExit Event = "exit"
 
+// EventStarted announces a launch that another connection had asked for, with
+// its pidfd: a service that came back while it was being decided learns of it.
+const EventStarted Event = "started"
+
 // Message is one frame. Exactly one of the bodies that fit its op or event is
 // set.
 type Message struct {

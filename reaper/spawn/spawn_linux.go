@@ -44,12 +44,15 @@ type Error struct {
 }
 
 // Error says it in words.
-func (e *Error) Error() string {
-	verb := [...]string{"start", "clone", "set up descriptors", "set user", "change to directory", "execute"}[min(e.Step, StepExec)]
-	if e.Path != "" {
-		verb += " " + e.Path
+func (e *Error) Error() string { return e.Step.Do(e.Path) + ": " + e.Errno.Error() }
+
+// Do says what the step does to path, which may be empty.
+func (s Step) Do(path string) string {
+	verb := [...]string{"start", "clone into", "set up descriptors", "become user", "change to directory", "execute"}[min(s, StepExec)]
+	if path != "" {
+		verb += " " + path
 	}
-	return verb + ": " + e.Errno.Error()
+	return verb
 }
 
 // Unwrap gives the errno.
@@ -82,7 +85,7 @@ type Spawner struct{ stacks []uintptr }
 
 // Child is a process that was cloned. Status is readable once Confirm has
 // something to tell. PIDFD and Status are close-on-exec and the owner's to
-// close, Status by Confirm.
+// close.
 type Child struct {
 	PID    int
 	PIDFD  int
@@ -172,7 +175,8 @@ func (c *Child) closeGate() {
 
 // Confirm tells whether the start is decided. When it is, err is nil for a
 // child that has executed its program, or was killed before it could tell;
-// otherwise an *Error, and the child has exited. Status is closed then.
+// otherwise an *Error, and the child is exiting. Status is for the caller to
+// close then.
 func (c *Child) Confirm() (decided bool, err error) {
 	for {
 		var b [12]byte
@@ -188,11 +192,11 @@ func (c *Child) Confirm() (decided bool, err error) {
 		}
 		break // the end: the child does not use our memory any more
 	}
-	closeAll(c.Status)
 	c.closeGate()
-	c.Status = -1
-	c.owner.stacks = append(c.owner.stacks, c.stack)
-	c.args = nil
+	if c.args != nil {
+		c.owner.stacks = append(c.owner.stacks, c.stack)
+		c.args = nil
+	}
 	if c.report != nil {
 		return true, c.report
 	}
@@ -261,6 +265,12 @@ func (s *Spawner) takeStack() (uintptr, error) {
 		return 0, e
 	}
 	return p, nil
+}
+
+// Kill sends SIGKILL to a child that has not been waited for.
+func (c *Child) Kill() {
+	c.closeGate()
+	_ = syscall.Kill(c.PID, syscall.SIGKILL)
 }
 
 func closeAll(fds ...int) {

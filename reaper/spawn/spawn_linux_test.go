@@ -43,6 +43,7 @@ func confirm(t *testing.T, c *Child) error {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if done, err := c.Confirm(); done {
+			syscall.Close(c.Status)
 			return err
 		}
 	}

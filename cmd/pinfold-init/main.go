@@ -1,0 +1,97 @@
+// Command pinfold-init is the small half of Pinfold: the keeper, which is the
+// parent of everything launched in one turn. It links neither net nor D-Bus.
+package main
+
+import (
+	"os"
+
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/reaper"
+)
+
+// version is set by the build (-X main.version=...).
+var version = "dev"
+
+// The exit codes.
+const (
+	exitUsage  = 125
+	exitFailed = 1
+)
+
+// listener is where the service puts the keeper's listening socket.
+const listener = 3
+
+const usage = `usage: pinfold-init keeper --turn ID --dir DIR
+       pinfold-init selftest
+       pinfold-init version
+
+keeper    be the keeper of a turn. The service starts it, with a listening unix
+          socket as descriptor 3, /dev/null as standard input and output, and
+          a log as standard error. It lives until it is told to quit.
+selftest  exit 0 at once: what the service launches to see that launching works.
+version   print the version.
+`
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	if len(args) == 0 {
+		return refuse("")
+	}
+	switch mode := args[0]; {
+	case mode == "keeper":
+		return keep(args[1:])
+	case len(args) > 1:
+		return refuse("unexpected argument " + args[1])
+	case mode == "selftest":
+		return 0
+	case mode == "version":
+		return say("pinfold-init " + version + ", protocol " + string('0'+rune(wire.Version)) + "\n")
+	case mode == "help" || mode == "--help" || mode == "-h":
+		return say(usage)
+	default:
+		return refuse("unknown mode " + mode)
+	}
+}
+
+func keep(args []string) int {
+	o := reaper.Options{Listener: listener, Build: version}
+	for len(args) > 0 {
+		var to *string
+		switch args[0] {
+		case "--turn":
+			to = &o.Turn
+		case "--dir":
+			to = &o.Dir
+		}
+		if to == nil || len(args) == 1 || args[1] == "" || *to != "" {
+			return refuse("keeper: bad argument " + args[0])
+		}
+		*to, args = args[1], args[2:]
+	}
+	if o.Turn == "" || o.Dir == "" {
+		return refuse("keeper: needs --turn and --dir")
+	}
+	if err := reaper.Keep(o); err != nil {
+		complain("keeper: " + err.Error())
+		return exitFailed
+	}
+	return 0
+}
+
+func say(text string) int {
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		return exitFailed
+	}
+	return 0
+}
+
+func refuse(why string) int {
+	if why != "" {
+		complain(why)
+	}
+	_, _ = os.Stderr.WriteString(usage)
+	return exitUsage
+}
+
+func complain(why string) { _, _ = os.Stderr.WriteString("pinfold-init: " + why + "\n") }

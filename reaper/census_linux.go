@@ -1,0 +1,183 @@
+package reaper
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/wire"
+)
+
+const (
+	censusPause = 2                      // ms between two looks
+	censusBound = 200 * time.Millisecond // that a census may wait for the dying
+	censusMost  = 8192                   // processes that one look visits
+	exiting     = 0x4                    // PF_EXITING of include/linux/sched.h
+)
+
+// census is a census that was asked for.
+type census struct {
+	question
+	until time.Time
+}
+
+func newCensus(q question) census { return census{q, time.Now().Add(censusBound)} }
+
+// runCensuses takes the censuses that are due. They wait for processes that
+// are about to end, up to the bound; one look serves all.
+func (k *keeper) runCensuses() {
+	if len(k.censuses) == 0 {
+		return
+	}
+	for k.reapReady(reapBatch) == reapBatch {
+	}
+	k.sweepLeaves(1024)
+	out, settled, err := k.outsiders()
+	now, left := time.Now(), k.censuses[:0]
+	for _, c := range k.censuses {
+		switch {
+		case err != nil:
+			k.refuse(c.c, c.id, refusalOf(wire.ErrInternal, "read the keeper's descendants", "", err))
+		case settled || now.After(c.until):
+			k.send(c.c, wire.Message{ID: c.id, Census: &wire.Census{Reaped: k.reaped, Outside: out}}, nil)
+		default:
+			left = append(left, c)
+		}
+	}
+	k.censuses = left
+}
+
+// outsiders walks down from the keeper and lists who is alive and not in the
+// turn's cgroup. settled is false while somebody is seen to be ending.
+func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
+	type link struct{ parent, pid int }
+	self := os.Getpid()
+	first, err := childrenOf(self)
+	if err != nil {
+		return nil, false, err
+	}
+	var queue []link
+	for _, pid := range first {
+		queue = append(queue, link{self, pid})
+	}
+	settled = true
+	for i := 0; i < len(queue) && i < censusMost; i++ {
+		l := queue[i]
+		m, inside, ending := k.look(l.pid, l.parent)
+		settled = settled && !ending
+		if ending {
+			continue
+		}
+		if !inside && m != nil {
+			out = append(out, *m)
+		}
+		below, _ := childrenOf(l.pid) // it may have ended
+		for _, pid := range below {
+			queue = append(queue, link{l.pid, pid})
+		}
+	}
+	return out, settled, nil
+}
+
+// look sees what a descendant is. It is ending when it is a zombie of ours, is
+// exiting, or is not any more whose child it was read to be.
+func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
+	b, err := sys.ProcFile(pid, "stat")
+	if err != nil {
+		return nil, false, true
+	}
+	st, err := sys.ParseStat(b)
+	if err != nil || st.PPID != parent {
+		return nil, false, true
+	}
+	if st.State == 'Z' || st.State == 'X' {
+		return nil, true, parent == os.Getpid()
+	}
+	if statFlags(b)&exiting != 0 {
+		return nil, false, true
+	}
+	cgroup := ""
+	if b, err := sys.ProcFile(pid, "cgroup"); err == nil {
+		cgroup, _ = sys.ParseCgroup(b)
+	}
+	if k.work != nil && k.work.inside(cgroup) {
+		return nil, true, false
+	}
+	m = &wire.Member{PID: pid, Comm: st.Comm, Cgroup: cgroup}
+	if p := k.byPID[pid]; p != nil {
+		m.Process = p.started.Process
+	}
+	return m, false, false
+}
+
+// statFlags is field 9 of /proc/pid/stat, after the last ")".
+func statFlags(b []byte) uint64 {
+	end := len(b)
+	for end > 0 && b[end-1] != ')' {
+		end--
+	}
+	field := 2
+	for i := end; i < len(b); i++ {
+		if b[i] != ' ' {
+			continue
+		}
+		if field++; field == 9 {
+			end := i + 1
+			for end < len(b) && b[end] != ' ' {
+				end++
+			}
+			n, _ := strconv.ParseUint(string(b[i+1:end]), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// childrenOf lists a process's children: those of each of its threads, which
+// needs CONFIG_PROC_CHILDREN.
+func childrenOf(pid int) ([]int, error) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	names, err := readDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	for _, tid := range names {
+		b, err := sys.ReadFileAt(sys.AtFDCWD, dir+"/"+tid+"/children")
+		if err != nil {
+			if _, gone := sys.InoAt(sys.AtFDCWD, dir+"/"+tid); gone != nil {
+				continue
+			}
+			return all, err
+		}
+		list, err := sys.ParseNumbers(b)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+// readDir lists a directory's names. Package os would set up Go's poller for it.
+func readDir(dir string) ([]string, error) {
+	fd, err := sys.Openat(sys.AtFDCWD, dir, sys.ORdonly|sys.ODirectory)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sys.Close(fd) }()
+	var names []string
+	buf := make([]byte, 4096)
+	for {
+		n, err := syscall.ReadDirent(fd, buf)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return names, err
+		}
+		_, _, names = syscall.ParseDirent(buf[:n], -1, names)
+	}
+}

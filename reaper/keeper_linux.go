@@ -1,0 +1,134 @@
+package reaper
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/reaper/spawn"
+)
+
+// Options say whose keeper to be.
+type Options struct {
+	Turn     string // id of the turn
+	Dir      string // the turn's directory, for the journal
+	Listener int    // descriptor of a listening unix stream socket
+	Build    string // what to call ourselves
+}
+
+// keeper is one turn's. mu guards all of it.
+type keeper struct {
+	mu   sync.Mutex
+	opts Options
+	uid  uint32
+	null int
+
+	nonce   string // empty until the first hello
+	work    *work  // nil until hold
+	gate    bool
+	fenced  bool
+	quit    bool
+	journal journal
+	spawner spawn.Spawner
+
+	poll     poll
+	conns    []*conn
+	spare    int // a descriptor to give up when there is none left to accept with
+	fences   []question
+	censuses []census
+
+	procs    map[string]*process
+	byPID    map[int]*process
+	order    []*process
+	dropped  int      // ended launches that were forgotten
+	inflight int      // launches that are not decided
+	launched int      // launches that started
+	reaped   int      // children that were reaped, orphans included
+	emptied  []string // leaves to remove, of launches that have ended
+
+	children int  // eventfd: wakes the reaper when it waits for a first child
+	childish bool // the reaper waits on it
+
+	garbage garbage
+}
+
+// question is a request whose answer is still due.
+type question struct {
+	c  *conn
+	id uint64
+}
+
+// Keep is the keeper: it serves the listener until it is told to quit, and
+// then returns nil. An error means that it could not begin.
+func Keep(o Options) error {
+	k := &keeper{
+		opts: o, uid: uint32(os.Geteuid()), children: -1,
+		procs: make(map[string]*process), byPID: make(map[int]*process),
+	}
+	if err := k.settle(); err != nil {
+		return err
+	}
+	if err := k.open(); err != nil {
+		return err
+	}
+	warmThreads()
+	go k.reap()
+	k.loop()
+	return nil
+}
+
+// open opens what the keeper works with.
+func (k *keeper) open() (err error) {
+	if k.null, err = sys.Openat(sys.AtFDCWD, "/dev/null", sys.ORdwr); err != nil {
+		return err
+	}
+	if k.spare, err = sys.Dup(k.null); err != nil {
+		return err
+	}
+	if k.children, err = sys.Eventfd(); err != nil {
+		return err
+	}
+	if err = k.journal.open(k.opts.Dir); err != nil {
+		return err
+	}
+	if err = syscall.Chdir("/"); err != nil {
+		return os.NewSyscallError("chdir /", err)
+	}
+	if err = k.poll.open(); err != nil {
+		return err
+	}
+	hello := wire.Hello{Version: wire.Version, Turn: k.opts.Turn, PID: os.Getpid(), Build: k.opts.Build}
+	if !k.journal.write(wire.Entry{Fact: wire.FactKeeper, Hello: &hello}) {
+		return k.journal.err
+	}
+	return k.poll.add(k.opts.Listener, syscall.EPOLLIN, listener{})
+}
+
+// logLine writes to stderr, which the service has made a log file.
+func logLine(parts ...string) {
+	line := "keeper: "
+	for _, p := range parts {
+		line += p
+	}
+	_, _ = syscall.Write(2, append([]byte(line), '\n'))
+}
+
+// refusal makes the error of an answer.
+func refusal(kind, message string) *wire.Error { return &wire.Error{Kind: kind, Message: message} }
+
+// refusalOf makes one of a system call's error.
+func refusalOf(kind, what, path string, err error) *wire.Error {
+	e := &wire.Error{Kind: kind, Message: what + ": " + err.Error(), Path: path}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		e.Errno = int(errno)
+		e.Message = what + ": " + errno.Error()
+	}
+	return e
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

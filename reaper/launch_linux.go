@@ -1,0 +1,334 @@
+package reaper
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/reaper/spawn"
+)
+
+// Bounds of what is remembered of launches.
+const (
+	maxEnded = 4096    // ended launches that are listed in hello
+	argvKept = 4 << 10 // bytes of argv that are remembered and journalled
+)
+
+// process is a launch: first undecided (child is set), then started.
+type process struct {
+	started wire.Started
+	exit    *wire.Exit
+	pidfd   int // -1 once it has ended
+	child   *spawn.Child
+	ended   *sys.Child // reaped before it was decided
+	asked   question
+}
+
+func (p *process) deciding() bool { return p.child != nil }
+
+func (p *process) size() int {
+	n := len(p.started.Cwd) + len(p.started.Leaf) + len(p.started.Meta)
+	for _, a := range p.started.Argv {
+		n += len(a) + 4
+	}
+	return n
+}
+
+// launch makes the leaf, journals the intent and clones the child. With no
+// error the answer follows when the child has executed, or could not.
+func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
+	if err := k.admit(l, len(fds)); err != nil {
+		return err
+	}
+	leaf, id, err := k.work.makeLeaf(l.Process)
+	if err != nil {
+		return refusalOf(wire.ErrCgroup, "make cgroup "+l.Process, k.work.path+"/"+l.Process, err)
+	}
+	defer func() { _ = sys.Close(leaf) }()
+	p := &process{asked: q, pidfd: -1, started: wire.Started{
+		Process: l.Process, Argv: cut(l.Argv), UID: k.uid, Cwd: l.Cwd, CgroupID: id,
+		Leaf: k.work.path + "/" + l.Process, StartedNS: time.Now().UnixNano(), Meta: l.Meta,
+	}}
+	if l.SetUser {
+		p.started.UID = l.UID
+	}
+	if !k.journal.write(wire.Entry{Fact: wire.FactIntent, Process: l.Process, Started: &p.started}) {
+		k.dropLeaf(l.Process)
+		return refusalOf(wire.ErrJournal, "journal the launch", "", k.journal.err)
+	}
+	if err := k.start(p, l, fds, leaf); err != nil {
+		k.notStarted(p, err)
+		return err
+	}
+	k.track(p)
+	return nil
+}
+
+// admit refuses what cannot be launched.
+func (k *keeper) admit(l *wire.Launch, fds int) *wire.Error {
+	switch {
+	case k.fenced:
+		return refusal(wire.ErrFenced, "the turn is ending")
+	case k.work == nil:
+		return refusal(wire.ErrProtocol, "launch before hold")
+	case !validName(l.Process):
+		return refusal(wire.ErrProtocol, "bad process id")
+	case k.procs[l.Process] != nil:
+		return refusal(wire.ErrProtocol, "process id is used already: "+l.Process)
+	case len(l.Argv) == 0:
+		return refusal(wire.ErrProtocol, "empty argv")
+	}
+	for _, fd := range []int{l.Stdin, l.Stdout, l.Stderr} {
+		if fd < -1 || fd >= fds {
+			return refusal(wire.ErrProtocol, "stdio names descriptor "+itoa(fd)+" of "+itoa(fds))
+		}
+	}
+	if k.work.frozen() {
+		return refusal(wire.ErrFrozen, "the turn's cgroup is frozen")
+	}
+	return nil
+}
+
+// validName tells whether an id may be a leaf's name: no cgroup file has a name
+// without a dot.
+func validName(s string) bool {
+	for _, c := range []byte(s) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// start clones the child into its leaf, or moves it there at the gate.
+func (k *keeper) start(p *process, l *wire.Launch, fds []int, leaf int) *wire.Error {
+	s := spawn.Spec{Argv: l.Argv, Env: l.Env, Dir: l.Cwd, Stdio: k.stdio(l, fds), Cgroup: leaf}
+	if s.Dir == "" {
+		s.Dir = "/"
+	}
+	if l.SetUser {
+		// Without privilege one's own groups cannot be set, only kept.
+		s.User = &spawn.User{UID: l.UID, GID: l.GID, Groups: l.Groups, SetGroups: k.uid == 0}
+	}
+	if !k.gate {
+		c, err := k.spawner.Start(&s)
+		if err == nil {
+			p.started.Placement = "clone"
+			p.child = c
+			return nil
+		}
+		if !gateHelps(err) {
+			return k.explain(p, err)
+		}
+		// A sandbox or an old kernel will not change its mind.
+		k.gate = errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EPERM)
+	}
+	return k.startGated(p, s, leaf)
+}
+
+func (k *keeper) startGated(p *process, s spawn.Spec, leaf int) *wire.Error {
+	s.Cgroup, s.Gate = -1, true
+	c, err := k.spawner.Start(&s)
+	if err != nil {
+		return k.explain(p, err)
+	}
+	if err = moveInto(leaf, c.PID); err == nil {
+		err = c.Open()
+	}
+	if err != nil {
+		c.Kill()
+		_, _ = sys.Waitid(sys.PPid, c.PID, sys.WExited|sys.WAll)
+		k.reaped++
+		_, _ = c.Confirm()
+		_ = sys.Close(c.Status)
+		_ = sys.Close(c.PIDFD)
+		return refusalOf(wire.ErrCgroup, "move into "+p.started.Leaf, p.started.Leaf, err)
+	}
+	p.started.Placement = "gate"
+	p.child = c
+	return nil
+}
+
+// stdio resolves the three streams.
+func (k *keeper) stdio(l *wire.Launch, fds []int) (s [3]int) {
+	for i, fd := range []int{l.Stdin, l.Stdout, l.Stderr} {
+		s[i] = k.null
+		if fd >= 0 {
+			s[i] = fds[fd]
+		}
+	}
+	return s
+}
+
+// gateHelps tells whether a refused clone may go another way.
+func gateHelps(err error) bool {
+	var e *spawn.Error
+	if !errors.As(err, &e) || e.Step != spawn.StepClone {
+		return false
+	}
+	switch e.Errno {
+	case syscall.ENOSYS, syscall.EPERM, syscall.EBUSY, syscall.EACCES, syscall.EOPNOTSUPP, syscall.EBADF:
+		return true
+	}
+	return false
+}
+
+// explain makes the answer's error of a start's.
+func (k *keeper) explain(p *process, err error) *wire.Error {
+	var e *spawn.Error
+	if !errors.As(err, &e) { // a NUL in a string
+		return refusalOf(wire.ErrProtocol, "launch", "", err)
+	}
+	kind, path := wire.ErrInternal, e.Path
+	switch e.Step {
+	case spawn.StepClone:
+		kind = wire.ErrFork
+		if e.Errno == syscall.ENOENT || e.Errno == syscall.ENODEV || gateHelps(err) {
+			kind, path = wire.ErrCgroup, p.started.Leaf
+		}
+	case spawn.StepUser:
+		kind = wire.ErrUser
+	case spawn.StepCwd:
+		kind, path = wire.ErrCwd, p.started.Cwd
+	case spawn.StepExec:
+		kind = wire.ErrExec
+	}
+	return refusalOf(kind, e.Step.Do(path), path, e.Errno)
+}
+
+// track registers an undecided launch. Its identity is read while the child is
+// still executing.
+func (k *keeper) track(p *process) {
+	p.pidfd, p.started.PID = p.child.PIDFD, p.child.PID
+	k.procs[p.started.Process], k.byPID[p.started.PID] = p, p
+	k.inflight++
+	if k.childish {
+		k.childish = false
+		_ = sys.Write(k.children, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+	p.started.Ino, _ = sys.PidfsIno(p.pidfd)
+	if b, err := sys.ProcFile(p.started.PID, "stat"); err == nil {
+		if st, err := sys.ParseStat(b); err == nil {
+			p.started.StartTicks = st.StartTicks
+		}
+	}
+	if err := k.poll.add(p.child.Status, syscall.EPOLLIN, p); err != nil {
+		logLine("launch ", p.started.Process, ": ", err.Error()) // decided when it has ended
+	}
+}
+
+// ready is called when the child has executed, or could not.
+func (p *process) ready(k *keeper, _ uint32) { k.decide(p) }
+
+// decide finishes a launch if its child has executed, failed or died.
+func (k *keeper) decide(p *process) {
+	decided, err := p.child.Confirm()
+	if !decided {
+		return
+	}
+	k.poll.remove(p.child.Status)
+	_ = sys.Close(p.child.Status)
+	p.child = nil
+	_ = sys.SetDumpable(false) // setuid in our memory sets it to what sysctl fs.suid_dumpable says
+	if err != nil {
+		k.failed(p, err)
+	} else {
+		k.succeeded(p)
+	}
+	k.inflight--
+	k.answerFences()
+}
+
+// failed cleans up after a child that could not execute. It is exiting, so
+// waiting for it is short.
+func (k *keeper) failed(p *process, err error) {
+	if p.ended == nil {
+		if _, werr := sys.Waitid(sys.PPid, p.started.PID, sys.WExited|sys.WAll); werr == nil {
+			k.reaped++
+		}
+	}
+	delete(k.byPID, p.started.PID)
+	delete(k.procs, p.started.Process)
+	_ = sys.Close(p.pidfd)
+	e := k.explain(p, err)
+	k.notStarted(p, e)
+	k.refuse(p.asked.c, p.asked.id, e)
+}
+
+// notStarted leaves nothing of a launch but a line in the journal.
+func (k *keeper) notStarted(p *process, err *wire.Error) {
+	k.dropLeaf(p.started.Process)
+	k.journal.write(wire.Entry{Fact: wire.FactNotStarted, Process: p.started.Process, Error: err})
+}
+
+func (k *keeper) succeeded(p *process) {
+	k.launched++
+	k.order = append(k.order, p)
+	k.journal.write(wire.Entry{Fact: wire.FactStarted, Process: p.started.Process, Started: &p.started})
+	k.send(p.asked.c, wire.Message{ID: p.asked.id, Started: &p.started}, []int{p.pidfd})
+	k.announce(wire.Message{Event: wire.EventStarted, Started: &p.started}, p.pidfd, p.asked.c)
+	if p.ended != nil {
+		k.end(p, p.ended)
+	}
+}
+
+// end records and announces the end of a launch, in this order.
+func (k *keeper) end(p *process, c *sys.Child) {
+	p.exit = &wire.Exit{Process: p.started.Process, PID: p.started.PID, EndedNS: time.Now().UnixNano()}
+	switch c.Code {
+	case sys.CldExited:
+		p.exit.Code = c.Status
+	default:
+		p.exit.Signal, p.exit.Core = c.Status, c.Code == sys.CldDumped
+	}
+	k.journal.write(wire.Entry{Fact: wire.FactExit, Process: p.started.Process, Exit: p.exit})
+	k.announce(wire.Message{Event: wire.EventExit, Exit: p.exit}, -1, nil)
+	_ = sys.Close(p.pidfd)
+	p.pidfd, p.ended = -1, nil
+	k.emptied = append(k.emptied, p.started.Process)
+	k.forget()
+}
+
+// announce sends to every connection that said hello, but not to except.
+func (k *keeper) announce(m wire.Message, fd int, except *conn) {
+	var fds []int
+	if fd >= 0 {
+		fds = []int{fd}
+	}
+	for _, c := range slices.Clone(k.conns) { // send may close one
+		if c.greeted && c != except {
+			k.send(c, m, fds)
+		}
+	}
+}
+
+// forget drops the oldest ended launch when too many are remembered.
+func (k *keeper) forget() {
+	if len(k.order)-len(k.byPID) <= maxEnded {
+		return
+	}
+	for i, p := range k.order {
+		if p.exit != nil {
+			k.order = append(k.order[:i], k.order[i+1:]...)
+			delete(k.procs, p.started.Process)
+			k.dropped++
+			return
+		}
+	}
+}
+
+// cut keeps the first bytes of a command line.
+func cut(argv []string) []string {
+	left, kept := argvKept, make([]string, 0, len(argv))
+	for _, a := range argv {
+		if len(a) > left {
+			return append(kept, a[:left]+"…")
+		}
+		left -= len(a)
+		kept = append(kept, a)
+	}
+	return kept
+}

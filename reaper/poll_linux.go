@@ -1,0 +1,94 @@
+package reaper
+
+import (
+	"os"
+	"syscall"
+)
+
+// source is what the loop waits for.
+type source interface {
+	ready(k *keeper, events uint32)
+}
+
+// poll is an epoll instance. A registration has a token, never used twice, so
+// that an event that was fetched before a descriptor was closed cannot reach
+// its successor.
+type poll struct {
+	fd     int
+	next   int64
+	tokens map[int]int64 // by descriptor
+	what   map[int64]source
+}
+
+func (p *poll) open() (err error) {
+	p.tokens, p.what = make(map[int]int64), make(map[int64]source)
+	p.fd, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	return os.NewSyscallError("epoll_create1", err)
+}
+
+func (p *poll) add(fd int, events uint32, s source) error {
+	p.next++
+	ev := event(events, p.next)
+	if err := syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	p.tokens[fd], p.what[p.next] = p.next, s
+	return nil
+}
+
+func (p *poll) change(fd int, events uint32) {
+	if token, ok := p.tokens[fd]; ok {
+		ev := event(events, token)
+		_ = syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_MOD, fd, &ev)
+	}
+}
+
+// remove must come before the descriptor is closed: a child that has not
+// executed yet has a copy, and closing alone would leave the registration.
+func (p *poll) remove(fd int) {
+	if token, ok := p.tokens[fd]; ok {
+		_ = syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_DEL, fd, &syscall.EpollEvent{})
+		delete(p.tokens, fd)
+		delete(p.what, token)
+	}
+}
+
+func event(events uint32, token int64) syscall.EpollEvent {
+	return syscall.EpollEvent{Events: events, Fd: int32(token), Pad: int32(token >> 32)}
+}
+
+func (p *poll) source(ev *syscall.EpollEvent) source {
+	return p.what[int64(uint32(ev.Fd))|int64(ev.Pad)<<32]
+}
+
+// loop serves until it is told to quit.
+func (k *keeper) loop() {
+	var events [32]syscall.EpollEvent
+	timeout := -1
+	for {
+		n, err := syscall.EpollWait(k.poll.fd, events[:], timeout)
+		if err != nil && err != syscall.EINTR {
+			logLine("epoll_wait: ", err.Error())
+			return
+		}
+		if timeout = k.turn(events[:max(n, 0)]); k.quit {
+			return
+		}
+	}
+}
+
+// turn handles events and says how long the loop may wait for the next.
+func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range events {
+		if s := k.poll.source(&events[i]); s != nil {
+			guard("loop", func() { s.ready(k, events[i].Events) })
+		}
+	}
+	guard("census", k.runCensuses)
+	if len(k.censuses) > 0 {
+		return censusPause
+	}
+	return -1
+}

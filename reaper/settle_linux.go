@@ -1,0 +1,157 @@
+package reaper
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"pinfold.dev/internal/sys"
+)
+
+// settle makes this process fit to be a keeper.
+func (k *keeper) settle() error {
+	for fd := range 3 { // else a pipe would become somebody's stdout
+		if _, err := sys.Ino(fd); err != nil {
+			if _, err := syscall.Open("/dev/null", syscall.O_RDWR, 0); err != nil {
+				return os.NewSyscallError("open /dev/null", err)
+			}
+		}
+	}
+	if err := sys.Listening(k.opts.Listener); err != nil {
+		return errors.New("descriptor " + itoa(k.opts.Listener) + " is not a listening socket: " + err.Error())
+	}
+	syscall.CloseOnExec(k.opts.Listener)
+	if err := syscall.SetNonblock(k.opts.Listener, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	_ = sys.CloseOnExecFrom(k.opts.Listener)                                      // children close all by themselves too
+	if _, err := syscall.Setsid(); err != nil && !errors.Is(err, syscall.EPERM) { // EPERM: it is a leader already
+		return os.NewSyscallError("setsid", err)
+	}
+	syscall.Umask(0o022) // the children's
+	if err := sys.SetSubreaper(true); err != nil {
+		return err
+	}
+	// The child shares our memory until it executes, also after it has become
+	// another user: undumpable keeps that user from tracing it.
+	if err := sys.SetDumpable(false); err != nil {
+		return err
+	}
+	return shield()
+}
+
+// shield makes stray signals harmless. Left alone are faults that the Go runtime
+// makes panics of, URG with which it preempts, and those that cannot be ignored.
+// The children's dispositions are all reset, whatever ours are.
+func shield() error {
+	for s := syscall.Signal(1); s <= 64; s++ {
+		switch s {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV:
+			continue
+		}
+		// SIGCHLD ignored would have the kernel reap our children; by default
+		// it does nothing, also not wake us.
+		if err := sys.SetDisposition(s, s != syscall.SIGCHLD && s != syscall.SIGCONT); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// procs is how many threads may run Go at a time: the loop and the reaper.
+const procs = 2
+
+// warmThreads makes every thread that the keeper will ever need: as many as may
+// run, and one for each that may wait in a system call (loop and reaper). It
+// turns off the collector's own clock, which would wake an idle keeper every
+// two minutes.
+func warmThreads() {
+	runtime.GOMAXPROCS(procs) // also stops the runtime from watching cgroup limits
+	debug.SetGCPercent(-1)
+	var up, down sync.WaitGroup
+	release := make(chan struct{})
+	for range procs + 2 {
+		up.Add(1)
+		down.Add(1)
+		go func() {
+			runtime.LockOSThread() // a locked goroutine has a thread of its own, made at once
+			up.Done()
+			<-release
+			runtime.UnlockOSThread()
+			down.Done()
+		}()
+	}
+	up.Wait()
+	close(release)
+	down.Wait()
+}
+
+// garbage decides when to collect: the work is counted, the heap looked at
+// seldom, so that it costs an idle keeper nothing.
+type garbage struct {
+	work int    // frames, about
+	live uint64 // heap after the last collection
+}
+
+const (
+	garbageLook = 128       // frames between two looks at the heap
+	garbageMin  = 512 << 10 // bytes that are not worth a collection
+)
+
+// did notes that bytes of frames were handled.
+func (g *garbage) did(bytes int) {
+	if g.work += 1 + bytes>>12; g.work < garbageLook {
+		return
+	}
+	g.work = 0
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc < g.live*2+garbageMin {
+		return
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	g.live = m.HeapAlloc
+}
+
+// guard keeps a panic from ending the keeper: it says so and goes on.
+func guard(where string, f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			logLine("panic in ", where, ": ", panicText(v), " at ", panicPlace())
+		}
+	}()
+	f()
+}
+
+func panicText(v any) string {
+	switch v := v.(type) {
+	case error:
+		return v.Error()
+	case string:
+		return v
+	}
+	return "unprintable value"
+}
+
+// panicPlace finds the frame that panicked: the first that is not the
+// runtime's below gopanic.
+func panicPlace() string {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	seen := false
+	for {
+		f, more := frames.Next()
+		own := len(f.Function) > 8 && f.Function[:8] == "runtime."
+		if seen && !own {
+			return f.File + ":" + itoa(f.Line)
+		}
+		seen = seen || f.Function == "runtime.gopanic"
+		if !more {
+			return "an unknown place"
+		}
+	}
+}
