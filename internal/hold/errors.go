@@ -28,11 +28,11 @@ func (x *hold) launchError(l containment.Launch, err error) error {
 	case !errors.As(err, &r):
 		return api.Errorf(api.CodeInternal, "launch %s: %v", l.Argv[0], err)
 	}
-	e := api.Errorf(api.CodeLaunchRefused, "launch %s: %s", l.Argv[0], r.Error()).With("step", r.Kind)
-	switch r.Kind {
+	e := api.Errorf(api.CodeLaunchRefused, "launch %s: %s", l.Argv[0], r.Error()).With("step", r.why.Kind)
+	switch r.why.Kind {
 	case wire.ErrExec:
 		e.Code = api.CodeExecFailed
-		e = e.With("path", l.Argv[0]).WithRemedy("%s", execRemedy(syscall.Errno(r.Errno)))
+		e = e.With("path", l.Argv[0]).WithRemedy("%s", execRemedy(syscall.Errno(r.why.Errno)))
 	case wire.ErrCwd:
 		e = e.With("path", l.Cwd).WithRemedy("make the directory %s, or name one that the user may enter", l.Cwd)
 	case wire.ErrUser:
@@ -49,11 +49,11 @@ func (x *hold) launchError(l containment.Launch, err error) error {
 	case wire.ErrProtocol, wire.ErrInternal, wire.ErrJournal, wire.ErrNotFound:
 		e.Code = api.CodeInternal
 	}
-	if r.Path != "" {
-		e = e.With("path", r.Path)
+	if r.why.Path != "" {
+		e = e.With("path", r.why.Path)
 	}
-	if r.Errno != 0 {
-		e = e.With("errno", strconv.Itoa(r.Errno)).With("errno_name", errnoName(syscall.Errno(r.Errno)))
+	if r.why.Errno != 0 {
+		e = e.With("errno", strconv.Itoa(r.why.Errno)).With("errno_name", errnoName(syscall.Errno(r.why.Errno)))
 	}
 	return e
 }

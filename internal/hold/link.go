@@ -147,13 +147,13 @@ func (l *link) forget(id uint64, ch chan answer) {
 }
 
 // refusal is what a keeper answered instead.
-type refusal struct{ wire.Error }
+type refusal struct{ why wire.Error }
 
 func (r *refusal) Error() string {
-	if r.Errno != 0 {
-		return fmt.Sprintf("%s: %s", r.Message, syscall.Errno(r.Errno))
+	if r.why.Errno != 0 {
+		return fmt.Sprintf("%s: %s", r.why.Message, syscall.Errno(r.why.Errno))
 	}
-	return r.Message
+	return r.why.Message
 }
 
 func (l *link) hello(ctx context.Context, h wire.Hello) (*wire.Hello, []int, error) {

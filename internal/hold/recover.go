@@ -13,7 +13,6 @@ import (
 	"pinfold.dev/containment"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
-	"pinfold.dev/reaper"
 )
 
 // Recover finds a recorded hold again: its cgroup by path, id and nonce, its
@@ -90,7 +89,7 @@ func (x *hold) remember(known []wire.Process, fds []int) {
 		x.enter(k.Started, fd)
 		if k.Exit != nil {
 			x.exited(*k.Exit)
-		} else if len(fd) == 0 {
+		} else if len(fd) == 0 && k.Started.PID > 0 {
 			x.reopen(k.Started)
 		}
 	}
@@ -151,11 +150,7 @@ func (x *hold) loseKeeper(why string) {
 	}
 	x.lost = why
 	x.mu.Unlock()
-	if f, err := os.Open(filepath.Join(x.facts.Dir, "journal.jsonl")); err == nil {
-		known, _ := reaper.ReadJournal(f) // what can be read; a torn line ends it
-		f.Close()
-		x.remember(known, nil)
-	}
+	x.readJournal()
 	x.hooks.KeeperLost(why)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -163,6 +158,24 @@ func (x *hold) loseKeeper(why string) {
 		if p.exit == nil {
 			go x.watchLost(id, p.handle)
 		}
+	}
+}
+
+// readJournal enters the launches that the keeper had written down. One that
+// was only intended may have run: its end is lost.
+func (x *hold) readJournal() {
+	f, err := os.Open(filepath.Join(x.facts.Dir, wire.JournalName))
+	if err != nil {
+		x.host.log.Warn("read the journal of a lost keeper", "turn", x.turn, "error", err)
+		return
+	}
+	defer f.Close()
+	entries, torn, err := wire.ReadJournal(f)
+	if err != nil || torn > 0 {
+		x.host.log.Warn("the journal of a lost keeper is not whole", "turn", x.turn, "torn_lines", torn, "error", err)
+	}
+	for _, r := range wire.Launches(entries) {
+		x.remember([]wire.Process{r.Process}, nil)
 	}
 }
 
