@@ -98,7 +98,7 @@ type document string
 // write sends the answer, whole, within its time.
 func (c *call) write(v any) {
 	grade := c.s.grade()
-	body := []byte{}
+	var body []byte
 	if d, ok := v.(document); ok {
 		body = []byte(d)
 	} else {

@@ -39,27 +39,31 @@ func Listen(path string, mode os.FileMode) (net.Listener, error) {
 		return nil, err // net.OpError names operation and path
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	fi, err := os.Lstat(path)
+	fd, err := sys.Openat(sys.AtFDCWD, path, sys.OPath|sys.ONofollow)
 	if err != nil {
 		l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	return &socket{Listener: l, path: path, made: fi}, nil
+	return &socket{Listener: l, path: path, made: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// socket is a listener that removes its own socket only.
+// socket is a listener that removes its own socket only. It holds the file
+// open (O_PATH): inode numbers are used again as soon as nobody does.
 type socket struct {
 	net.Listener
 	path string
-	made os.FileInfo
+	made *os.File
 	once sync.Once
 }
 
 func (s *socket) Close() error {
 	s.once.Do(func() {
-		if fi, err := os.Lstat(s.path); err == nil && os.SameFile(fi, s.made) {
+		made, merr := s.made.Stat()
+		now, nerr := os.Lstat(s.path)
+		if merr == nil && nerr == nil && os.SameFile(made, now) {
 			_ = os.Remove(s.path)
 		}
+		s.made.Close()
 	})
 	return s.Listener.Close()
 }

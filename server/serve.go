@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -37,30 +38,34 @@ type call struct {
 	proc   string
 	query  url.Values
 	heavy  bool // the party's leave to use much memory is held
-	fds    []int
-	status int // of the answer, when it is not 200
+	status int  // of the answer, when it is not 200
 }
 
 func (c *call) caller() containment.Caller { return c.conn.peer.caller() }
 
-// handler makes a route's answer.
-type handler func(ctx context.Context, c *call) (any, error)
+// handler makes a route's answer. The types are what the API's description is
+// held against; nil where there is none, or more than one.
+type handler struct {
+	serve     func(ctx context.Context, c *call) (any, error)
+	req, resp reflect.Type
+}
 
 // reads makes a handler of a function that takes no body.
 func reads[Resp any](f func(context.Context, *call) (Resp, error)) handler {
-	return func(ctx context.Context, c *call) (any, error) {
+	serve := func(ctx context.Context, c *call) (any, error) {
 		c.dropFDs()
 		if c.r.ContentLength != 0 { // unread, it would hide that the client has gone
 			return nil, api.Errorf(api.CodeBadRequest, "%s takes no body", c.r.Method)
 		}
 		return f(ctx, c)
 	}
+	return handler{serve, nil, reflect.TypeFor[Resp]()}
 }
 
 // takes makes a handler of a function that takes a JSON body. An empty body is
 // the empty object.
 func takes[Req, Resp any](f func(context.Context, *call, Req) (Resp, error)) handler {
-	return func(ctx context.Context, c *call) (any, error) {
+	serve := func(ctx context.Context, c *call) (any, error) {
 		var req Req
 		if err := c.decode(&req); err != nil {
 			return nil, err
@@ -70,6 +75,7 @@ func takes[Req, Resp any](f func(context.Context, *call, Req) (Resp, error)) han
 		}
 		return f(ctx, c, req)
 	}
+	return handler{serve, reflect.TypeFor[Req](), reflect.TypeFor[Resp]()}
 }
 
 // dropFDs closes descriptors that came with a request that has no use for them.
@@ -214,7 +220,7 @@ func (c *call) answer() (v any, err error) {
 			return nil, err
 		}
 	}
-	return route.answer(c.r.Context(), c)
+	return route.answer.serve(c.r.Context(), c)
 }
 
 // allowed applies the rules. Whose turn it is is asked only where that matters.
