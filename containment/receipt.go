@@ -23,24 +23,16 @@ func (t *turn) newReceipt(e EndRequest) api.Receipt {
 func (t *turn) fill(r *api.Receipt, empty bool) {
 	r.Complete = empty
 	r.Processes = make([]api.ReceiptProcess, 0, len(t.procs))
-	gone, escaped := 0, 0
+	gone := 0
 	for _, p := range t.procs {
 		rp := p.account(r, empty)
 		if rp.EndedBy == "itself" {
 			gone++
 		}
-		if rp.Escaped {
-			escaped++
-		}
 		r.Processes = append(r.Processes, rp)
 	}
 	r.Counts.AlreadyGone = gone
 	r.Counts.Survivors = len(r.Survivors)
-	for _, o := range r.Outside {
-		if !o.Ended {
-			r.Counts.Unverifiable++
-		}
-	}
 	if r.Survivors == nil {
 		r.Survivors = []api.Survivor{}
 	}

@@ -202,7 +202,7 @@ func (x *hold) limit(want *api.Limits) error {
 	if l.PIDs == 0 {
 		byDefault := api.Limits{PIDs: x.host.defaultPIDs()}
 		if err := x.work.Limit(byDefault); err != nil {
-			x.facts.Degraded = append(x.facts.Degraded, fmt.Sprintf("no bound on the number of processes (%v)", err))
+			x.facts.Degraded = append(x.facts.Degraded, "no bound on the number of processes: this host gives turns no pids controller")
 		}
 	}
 	if l == (api.Limits{}) {

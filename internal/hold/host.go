@@ -214,6 +214,7 @@ func (h *Host) Close() error {
 	}
 	if h.parent != nil {
 		err = errors.Join(err, h.parent.Close())
+		_ = os.Remove(h.parent.Path()) // rmdir: refused while there is a turn in it
 	}
 	return err
 }
