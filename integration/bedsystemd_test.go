@@ -1,0 +1,131 @@
+package integration
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The tests of package systemd need a manager. They run under the one of this
+// machine's Debian and under a later one, as root and in a user's session; each
+// must have passed somewhere.
+func TestSystemdPackageInBeds(t *testing.T) {
+	needRoot(t)
+	binary := PackageTests(t, "systemd")
+	list, err := command(t, nil, binary, "-test.list=^Test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, bed := range []struct {
+		name, root string
+		o          BedOptions
+	}{
+		{"host root", "", BedOptions{Bed: "root"}},
+		{"host session", "", BedOptions{Bed: "session", User: "bed"}},
+		{"trixie root", "trixie", BedOptions{Bed: "root", Env: []string{"PINFOLD_BED_SYSTEMD=257"}}},
+		{"trixie session", "trixie", BedOptions{Bed: "session", User: "bed"}},
+	} {
+		t.Run(bed.name, func(t *testing.T) {
+			bed.o.Binary = binary
+			out := InNamespaceBed(t, bed.root, bed.o, ".")
+			for _, m := range passed.FindAllStringSubmatch(out, -1) {
+				seen[m[1]] = true
+			}
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	for name := range strings.SplitSeq(list, "\n") {
+		if !seen[name] && name != "TestNotifyHelper" { // which is a service, not a test
+			t.Errorf("%s of package systemd passed in no bed; these did: %v", name, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+}
+
+// One boot of Debian 12's kernel: what it lacks and has, and the tests of the
+// packages that talk to a kernel or to systemd.
+func TestOldKernel(t *testing.T) {
+	needRoot(t)
+	runs := []vmRun{{Name: "bed", Binary: executable(t), Args: []string{"-test.run=^TestInVM"}}}
+	for _, pkg := range []string{"systemd", "cgroup", "pidfd"} {
+		if tests, _ := filepath.Glob(filepath.Join("..", pkg, "*_test.go")); len(tests) == 0 {
+			t.Logf("package %s has no tests yet", pkg)
+			continue
+		}
+		dir, err := filepath.Abs(filepath.Join("..", pkg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := vmRun{Name: pkg, Binary: PackageTests(t, pkg), Dir: dir, Args: []string{"-test.short"}}
+		if pkg == "systemd" {
+			r.Env = []string{"PINFOLD_BED=root"}
+		}
+		runs = append(runs, r)
+	}
+	InVM(t, kernel(t, debian61), BedOptions{Bed: "vm"}, runs)
+}
+
+// TestInVM proves that the virtual machine is what the tests in it are for.
+func TestInVM(t *testing.T) {
+	needBed(t, "vm")
+	var un syscall.Utsname
+	if err := syscall.Uname(&un); err != nil {
+		t.Fatal(err)
+	}
+	var release []byte
+	for _, c := range un.Release {
+		release = append(release, byte(c))
+	}
+	if !strings.HasPrefix(string(release), "6.1.") {
+		t.Errorf("kernel %s, want 6.1", release)
+	}
+	const mount = "/sys/fs/cgroup"
+	b, err := os.ReadFile(mount + "/cgroup.controllers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := strings.Fields(string(b))
+	for _, want := range []string{"cpu", "io", "memory", "pids"} {
+		if !slices.Contains(have, want) {
+			t.Errorf("cgroup v2 controllers are %q: %s is missing", have, want)
+		}
+	}
+	dir := mount + "/pinfold-bed-test"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dir)
+	if _, err := os.Stat(dir + "/cgroup.kill"); err != nil {
+		t.Error(err)
+	}
+	if a, b := pidfdInode(t), pidfdInode(t); a != b {
+		t.Errorf("pidfds have inodes %d and %d: this kernel has pidfs", a, b)
+	}
+}
+
+// pidfdInode starts a process and returns its pidfd's inode number.
+func pidfdInode(t *testing.T) uint64 {
+	t.Helper()
+	fd := -1
+	p, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"},
+		&os.ProcAttr{Sys: &syscall.SysProcAttr{PidFD: &fd, Pdeathsig: syscall.SIGKILL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = p.Kill()
+		_, _ = p.Wait()
+		_ = syscall.Close(fd)
+	}()
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
