@@ -1,0 +1,275 @@
+package sys
+
+import (
+	"bytes"
+	"errors"
+	"go/ast"
+	"go/build"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestStubsMatch: every exported name exists on Linux and elsewhere.
+func TestStubsMatch(t *testing.T) {
+	linux, other := exported(t, "linux"), exported(t, "freebsd")
+	if d := cmp.Diff(linux, other); d != "" {
+		t.Errorf("exported on linux (-), elsewhere (+):\n%s", d)
+	}
+	if len(linux) < 50 {
+		t.Errorf("only %d names were found", len(linux))
+	}
+}
+
+func exported(t *testing.T, goos string) []string {
+	ctx := build.Default
+	ctx.GOOS, ctx.CgoEnabled = goos, false
+	pkg, err := ctx.ImportDir(".", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]bool)
+	for _, file := range pkg.GoFiles {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			for _, n := range declared(d) {
+				if base := n[strings.LastIndex(n, ".")+1:]; ast.IsExported(base) {
+					names[n] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func declared(d ast.Decl) (names []string) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		name := d.Name.Name
+		if d.Recv != nil {
+			typ := d.Recv.List[0].Type
+			if p, ok := typ.(*ast.StarExpr); ok {
+				typ = p.X
+			}
+			name = typ.(*ast.Ident).Name + "." + name
+		}
+		return []string{name}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.ValueSpec:
+				for _, n := range s.Names {
+					names = append(names, n.Name)
+				}
+			case *ast.TypeSpec:
+				names = append(names, s.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+func pair(t *testing.T) (a, b int) {
+	t.Helper()
+	a, b, err := SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Close(a); Close(b) })
+	return a, b
+}
+
+func TestDescriptorsTravel(t *testing.T) {
+	a, b := pair(t)
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("carried"); err != nil {
+		t.Fatal(err)
+	}
+	fd := int(f.Fd())
+	if n, err := SendMsg(a, []byte("hello"), []int{fd, fd}); n != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	buf := make([]byte, 64)
+	n, fds, err := RecvMsg(b, buf, 4)
+	if err != nil || string(buf[:n]) != "hello" || len(fds) != 2 {
+		t.Fatal(n, fds, err)
+	}
+	for _, fd := range fds {
+		got := make([]byte, 16)
+		if n, err := Pread(fd, got, 0); err != nil || string(got[:n]) != "carried" {
+			t.Error(n, err)
+		}
+		if flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0); flags&syscall.FD_CLOEXEC == 0 {
+			t.Error("received descriptor is not close-on-exec")
+		}
+		Close(fd)
+	}
+}
+
+// TestTooManyDescriptors: what does not fit is refused and closed, not leaked.
+func TestTooManyDescriptors(t *testing.T) {
+	a, b := pair(t)
+	open := func() int {
+		d, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(d)
+	}
+	before := open()
+	for _, count := range []int{2, 3, 20} {
+		fds := slices.Repeat([]int{a}, count)
+		if _, err := SendMsg(a, []byte("x"), fds); err != nil {
+			t.Fatal(err)
+		}
+		n, got, err := RecvMsg(b, make([]byte, 1), 1)
+		if !errors.Is(err, syscall.EMSGSIZE) || got != nil {
+			t.Errorf("%d descriptors: %d, %v, %v", count, n, got, err)
+		}
+	}
+	if now := open(); now != before {
+		t.Errorf("%d descriptors open, %d before", now, before)
+	}
+}
+
+func TestPeer(t *testing.T) {
+	a, _ := pair(t)
+	c, err := PeerCred(a)
+	if err != nil || c.PID != os.Getpid() || int(c.UID) != os.Getuid() {
+		t.Errorf("%+v, %v", c, err)
+	}
+	fd, err := PeerPidfd(a)
+	if err == nil {
+		defer Close(fd)
+		if in, err := PidfdGetInfo(fd, PidfdInfoPID); err == nil && in.PID != os.Getpid() {
+			t.Errorf("%+v", in)
+		}
+	} else if !errors.Is(err, syscall.ENOPROTOOPT) {
+		t.Error(err)
+	}
+	groups, err := PeerGroups(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(groups) != len(want) {
+		t.Errorf("groups %v, want %v", groups, want)
+	}
+}
+
+func TestWaitid(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "exit 7")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	for range 2 { // WNoWait leaves it
+		c, err := Waitid(PPid, pid, WExited|WNoWait)
+		if err != nil || c.PID != pid || c.Code != CldExited || c.Status != 7 {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	_ = cmd.Wait()
+	if _, err := Waitid(PPid, pid, WExited|WNoHang); !errors.Is(err, syscall.ECHILD) {
+		t.Error(err)
+	}
+}
+
+func TestSubdirs(t *testing.T) {
+	dir := t.TempDir()
+	var want []string
+	for i := range 300 {
+		name := strings.Repeat("d", 1+i%200) + string(rune('a'+i%26)) + string(rune('a'+i/26))
+		if err := os.Mkdir(dir+"/"+name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, name)
+	}
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := Openat(AtFDCWD, dir, ODirectory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Close(fd)
+	for range 2 { // from the beginning each time
+		got, err := Subdirs(fd)
+		slices.Sort(got)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("%d of %d names, %v", len(got), len(want), err)
+		}
+	}
+}
+
+func TestReadFileAt(t *testing.T) {
+	dir := t.TempDir()
+	want := bytes.Repeat([]byte("0123456789"), 5000)
+	if err := os.WriteFile(dir+"/f", want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadFileAt(AtFDCWD, dir+"/f")
+	if err != nil || !bytes.Equal(got, want) {
+		t.Error(len(got), err)
+	}
+	_, err = ReadFileAt(AtFDCWD, dir+"/none")
+	if !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "openat") {
+		t.Error(err)
+	}
+}
+
+func TestFDClose(t *testing.T) {
+	n, err := Openat(AtFDCWD, "/", ODirectory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := NewFD(n, "/")
+	entered, leave := make(chan int), make(chan bool)
+	used := make(chan error)
+	go func() {
+		used <- f.Use(func(fd int) error {
+			entered <- fd
+			<-leave
+			_, err := Ino(fd) // still open, though Close was called
+			return err
+		})
+	}()
+	<-entered
+	for range 2 {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := f.Use(func(int) error { return nil }); !errors.Is(err, os.ErrClosed) {
+		t.Error(err)
+	}
+	leave <- true
+	if err := <-used; err != nil {
+		t.Error(err)
+	}
+	if _, err := Ino(n); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("descriptor is still open: %v", err)
+	}
+	if err := NewFD(-1, "").Use(nil); !errors.Is(err, syscall.EBADF) {
+		t.Error(err)
+	}
+}
