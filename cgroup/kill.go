@@ -164,27 +164,23 @@ func (k *killing) thaw() {
 	}
 }
 
-// killMembers signals every process that is listed. When none is, or that has
-// not been enough, it goes by the threads: a process whose main thread has
-// exited and that was then moved here is only in cgroup.threads.
+// killMembers signals every process that is listed, then those that only their
+// threads show: a process whose main thread has exited and that was then moved
+// here is in cgroup.threads alone.
 func (k *killing) killMembers() {
 	kill := func(h *pidfd.Handle, _ Pid) error { return h.Signal(syscall.SIGKILL) }
-	l, err := k.dir.list("cgroup.procs")
-	if err == nil {
-		_, err = signalProcesses(l, &k.loc, kill)
-	}
-	if err != nil {
-		k.note("%v", err)
-	}
-	if len(l.pids) > 0 && k.Rounds <= 2 {
-		return
-	}
-	l, err = k.dir.list("cgroup.threads")
-	if err == nil {
-		_, err = signalThreads(l, &k.loc, kill)
-	}
-	if err != nil {
-		k.note("%v", err)
+	done := make(map[int]bool)
+	for _, each := range []struct {
+		file string
+		pass signalPass
+	}{{"cgroup.procs", signalProcess}, {"cgroup.threads", signalThread}} {
+		l, err := k.dir.list(each.file)
+		if err == nil {
+			_, err = signalAll(l, &k.loc, done, each.pass, kill)
+		}
+		if err != nil {
+			k.note("%v", err)
+		}
 	}
 }
 

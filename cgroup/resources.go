@@ -131,31 +131,30 @@ func manager(fd int) (*cgroup2.Manager, error) {
 func (d *Dir) Usage() api.Usage {
 	u := api.NoUsage()
 	_ = d.fd.Use(func(fd int) error {
-		if b, err := sys.ReadFileAt(fd, "memory.peak"); err == nil { // Linux 5.19
-			u.MemoryPeak = number(b)
+		u.MemoryPeak = number(fd, "memory.peak") // Linux 5.19
+		u.PIDsPeak = number(fd, "pids.peak")     // Linux 6.1
+		if b, err := sys.ReadFileAt(fd, "memory.events"); err == nil {
+			u.OOMKills = keyed(b, "oom_kill")
+			u.OOMGroupKills = keyed(b, "oom_group_kill") // Linux 5.17
 		}
-		if b, err := sys.ReadFileAt(fd, "pids.peak"); err == nil { // Linux 6.1
-			u.PIDsPeak = number(b)
-		}
-		m, err := manager(fd)
-		if err != nil {
-			return err
-		}
-		return readStats(m, fd, &u)
+		return readStats(fd, &u)
 	})
 	return u
 }
 
-// readStats takes from containerd's statistics what the host has; it reports 0
-// for what is absent, so that is looked at first.
-func readStats(m *cgroup2.Manager, fd int, u *api.Usage) error {
-	mask := cgroup2.StatMask(0)
-	for file, bit := range map[string]cgroup2.StatMask{
-		"cpu.stat": cgroup2.StatCPU, "memory.events": cgroup2.StatMemoryEvents, "io.stat": cgroup2.StatIO,
-	} {
-		if _, err := sys.InoAt(fd, file); err == nil {
-			mask |= bit
-		}
+// readStats takes CPU and I/O from containerd's statistics. It reports 0 for
+// what is absent, so that is looked at first.
+func readStats(fd int, u *api.Usage) error {
+	var mask cgroup2.StatMask
+	if _, err := sys.InoAt(fd, "cpu.stat"); err == nil {
+		mask |= cgroup2.StatCPU
+	}
+	if _, err := sys.InoAt(fd, "io.stat"); err == nil {
+		mask |= cgroup2.StatIO
+	}
+	m, err := manager(fd)
+	if err != nil {
+		return err
 	}
 	s, err := m.StatFiltered(mask)
 	if err != nil {
@@ -163,10 +162,6 @@ func readStats(m *cgroup2.Manager, fd int, u *api.Usage) error {
 	}
 	if c := s.GetCPU(); c != nil {
 		u.CPUUsec, u.UserUsec, u.SystemUsec = int64(c.UsageUsec), int64(c.UserUsec), int64(c.SystemUsec)
-	}
-	if e := s.GetMemoryEvents(); e != nil {
-		u.OOMKills = int64(e.OomKill)
-		u.OOMGroupKills = int64(e.OomGroupKill)
 	}
 	if io := s.GetIo(); io != nil {
 		u.IOReadBytes, u.IOWriteBytes = 0, 0
@@ -178,11 +173,23 @@ func readStats(m *cgroup2.Manager, fd int, u *api.Usage) error {
 	return nil
 }
 
-// number parses a file that holds one number, -1 when it does not.
-func number(b []byte) int64 {
+// number reads a file that holds one number; -1 when there is none.
+func number(fd int, name string) int64 {
+	b, err := sys.ReadFileAt(fd, name)
+	if err != nil {
+		return -1
+	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil {
 		return -1
 	}
 	return n
+}
+
+// keyed is the number of a key in a flat keyed file; -1 when it is not there.
+func keyed(b []byte, key string) int64 {
+	if n, ok := sys.ParseKV(b, key); ok {
+		return n
+	}
+	return -1
 }

@@ -34,31 +34,41 @@ func (d *Dir) Signal(sig func(rel string) syscall.Signal) (int, error) {
 		return h.Signal(syscall.SIGCONT)
 	}
 	var loc pidfd.Locator
-	n, err := signalProcesses(l, &loc, send)
-	if n > 0 || err != nil || len(l.pids) > 0 {
+	done := make(map[int]bool)
+	n, err := signalAll(l, &loc, done, signalProcess, send)
+	if err != nil || len(l.pids) > 0 {
 		return n, err
 	}
+	// It may hold a process whose main thread has exited and that was moved here.
 	if l, err = d.list("cgroup.threads"); err != nil {
 		return 0, err
 	}
-	return signalThreads(l, &loc, send)
+	return signalAll(l, &loc, done, signalThread, send)
 }
 
 // errSkipped tells that a process was not to be signalled.
 var errSkipped = errors.New("skipped")
 
-// signalProcesses opens each listed process, makes sure that what was opened is
-// in one of the listed cgroups, and lets send signal it: number, handle,
-// membership, signal. It returns how many were sent to.
-func signalProcesses(l listing, loc *pidfd.Locator, send func(*pidfd.Handle, Pid) error) (int, error) {
+// sender signals a process that has been verified to be a member.
+type sender func(*pidfd.Handle, Pid) error
+
+// signalPass opens what a number of a list stands for, makes sure that what was
+// opened is in one of the listed cgroups and not in done, and has it signalled:
+// number, handle, membership, signal.
+type signalPass func(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]bool, send sender) error
+
+// signalAll does so with each number in a list, and returns how many processes
+// were sent to.
+func signalAll(l listing, loc *pidfd.Locator, done map[int]bool, pass signalPass, send sender) (int, error) {
 	var t tally
 	for _, p := range l.pids {
-		t.add(p, signalProcess(p, l.ids, loc, send))
+		t.add(p, pass(p, l.ids, loc, done, send))
 	}
 	return t.result()
 }
 
-func signalProcess(p Pid, ids map[uint64]bool, loc *pidfd.Locator, send func(*pidfd.Handle, Pid) error) error {
+// signalProcess is the pass for numbers of processes.
+func signalProcess(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]bool, send sender) error {
 	h, err := pidfd.Open(p.PID)
 	if err != nil {
 		return err
@@ -71,21 +81,16 @@ func signalProcess(p Pid, ids map[uint64]bool, loc *pidfd.Locator, send func(*pi
 	if !ids[id] {
 		return errSkipped
 	}
+	done[p.PID] = true
 	return send(h, p)
 }
 
-// signalThreads does the same from a list of threads, once for each process
-// that has one in it.
-func signalThreads(l listing, loc *pidfd.Locator, send func(*pidfd.Handle, Pid) error) (int, error) {
-	var t tally
-	done := make(map[int]bool)
-	for _, p := range l.pids {
-		t.add(p, signalThread(p, l.ids, loc, done, send))
+// signalThread is the pass for numbers of threads: it goes by the cgroup of the
+// thread and signals its process, once.
+func signalThread(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]bool, send sender) error {
+	if done[p.PID] {
+		return errSkipped // its main thread
 	}
-	return t.result()
-}
-
-func signalThread(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]bool, send func(*pidfd.Handle, Pid) error) error {
 	h, id, err := loc.OpenThread(p.PID)
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func (l *Locator) openThreadProc(tid int) (*Handle, uint64, error) {
 	}
 	dir, err := sys.Openat(sys.AtFDCWD, "/proc/"+strconv.Itoa(tid), sys.ODirectory)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, absent(tid, err)
 	}
 	defer sys.Close(dir)
 	tgid, err := threadGroup(dir)
@@ -101,6 +101,19 @@ func (l *Locator) openThreadProc(tid int) (*Handle, uint64, error) {
 		return nil, 0, err
 	}
 	return h, cgroup, nil
+}
+
+// absent asks the kernel whether a number that /proc does not show is free: a
+// hidden process is not gone.
+func absent(pid int, err error) error {
+	fd, e := sys.PidfdOpen(pid, 0)
+	if e == nil {
+		_ = sys.Close(fd)
+	}
+	if errors.Is(e, syscall.ESRCH) {
+		return ErrGone
+	}
+	return err
 }
 
 // threadGroup reads the Tgid line of an open /proc/tid.
