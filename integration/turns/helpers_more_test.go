@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // playCanary: FILE. It beats, and writes down every signal that it gets:
@@ -130,11 +131,15 @@ func playVforkBomb(words []string) int {
 	return 0
 }
 
-// monotonic is the kernel's monotonic clock, the same in all processes.
+// monotonic is the kernel's monotonic clock in seconds, the same in all
+// processes.
 func monotonic() int64 {
-	b := must(os.ReadFile("/proc/uptime"))
-	s, _, _ := strings.Cut(string(b), ".")
-	return must(strconv.ParseInt(s, 10, 64))
+	var now syscall.Timespec
+	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&now)), 0)
+	if errno != 0 {
+		check(errno)
+	}
+	return now.Sec
 }
 
 // playBlocked: FILE WITNESS. It writes to FILE and syncs, and beats in WITNESS

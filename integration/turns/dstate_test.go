@@ -1,0 +1,175 @@
+package turns
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// frozenDisk is a file system that can be frozen: who writes to it then waits,
+// uninterruptibly, in state D, and no signal ends that.
+type frozenDisk struct {
+	t   *testing.T
+	dir string
+}
+
+func tool(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, err := run.kids.output(exec.Command(argv[0], argv[1:]...))
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", argv, err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// newDisk mounts an ext4 on a loop device. It is thawed and unmounted at the
+// end, by the guard if need be.
+func newDisk(t *testing.T) *frozenDisk {
+	t.Helper()
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Skipf("this host or test bed has no loop devices: %v", err)
+	}
+	f := files(t, "image", "mnt")
+	d := &frozenDisk{t: t, dir: f[1]}
+	img, err := os.Create(f[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer img.Close()
+	if err := img.Truncate(16 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tool(t, "mkfs.ext4", "-q", f[0])
+	run.guard.tell("thaw", d.dir)
+	tool(t, "mount", "-o", "loop", f[0], d.dir)
+	t.Cleanup(func() {
+		_, _ = run.kids.output(exec.Command("fsfreeze", "-u", d.dir)) // it may be thawed
+		eventually(t, "the disk can be unmounted", func() bool {
+			_, err := run.kids.output(exec.Command("umount", d.dir))
+			return err == nil
+		})
+	})
+	return d
+}
+
+func (d *frozenDisk) freeze() { d.t.Helper(); tool(d.t, "fsfreeze", "-f", d.dir) }
+func (d *frozenDisk) thaw()   { d.t.Helper(); tool(d.t, "fsfreeze", "-u", d.dir) }
+
+// A process in state D cannot be ended. The service says so in bounded time,
+// names it, keeps the turn, goes on with others, and closes it when it goes.
+func TestUnkillable(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		for _, crash := range []bool{false, true} {
+			t.Run(map[bool]string{false: "service lives", true: "service crashes meanwhile"}[crash], func(t *testing.T) {
+				testUnkillable(t, g, crash)
+			})
+		}
+	})
+}
+
+func testUnkillable(t *testing.T, g api.Grade, crash bool) {
+	bound := patience(time.Second)
+	s := serve(t, g, options{args: []string{"--bound", bound.String()}})
+	disk := newDisk(t)
+	newCanary(t, s)
+	newNeighbour(t, s)
+	x := s.begin(t, api.BeginRequest{Label: "writes to a disk that hangs"})
+	f := files(t, "witness", "other")
+	p := x.launch(helper(t, "blocked", disk.dir+"/file", f[0]))
+	x.launch(helper(t, "beat", f[1]))
+	heart(f[0]).beating(t)
+	heart(f[1]).beating(t)
+	disk.freeze()
+	eventually(t, "the writer is in state D", func() bool {
+		a := heart(f[0]).size(t)
+		time.Sleep(5 * time.Millisecond)
+		return stateOf(p.PID) == 'D' && heart(f[0]).size(t) == a
+	})
+
+	began := time.Now()
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > bound+patience(20*time.Second) {
+		t.Errorf("the answer took %v, the bound is %v", took, bound)
+	}
+	checkUnkillable(t, r, p)
+	stopped(t, heart(f[1])) // who could be ended was
+
+	if crash {
+		s.kill()
+		s.restart()
+	}
+	checkGoesOn(t, x, p)
+	disk.thaw()
+	ctx, cancel := context.WithTimeout(t.Context(), patience(60*time.Second))
+	defer cancel()
+	if v, err := s.WaitTurn(ctx, x.ID); err != nil || v.State != api.StateAbandoned || len(v.Survivors) != 0 {
+		t.Errorf("after the thaw the turn is %s, survivors %v, %v", v.State, v.Survivors, err)
+	}
+	if r, err = s.Receipt(t.Context(), x.ID); err != nil {
+		t.Fatal(err)
+	}
+	x.over(r)
+	if got := r.Processes[0].Status; got.State != api.ProcessSignaled || got.Signal != "SIGKILL" {
+		t.Errorf("the writer is %+v in the end, want killed", got)
+	}
+}
+
+// checkUnkillable checks the receipt of an ending that could not be complete.
+func checkUnkillable(t *testing.T, r api.Receipt, p api.Process) {
+	t.Helper()
+	if r.State != api.StateUnkillable || r.Complete || r.SeenEmptyAt != nil || r.Counts.Survivors != 1 || len(r.Survivors) != 1 {
+		t.Fatalf("receipt: state %s, complete %v, seen empty %v, counts %+v, survivors %+v", r.State, r.Complete, r.SeenEmptyAt, r.Counts, r.Survivors)
+	}
+	if v := r.Survivors[0]; v.PID != p.PID || v.State != "D" || v.WaitChannel == "" || v.WaitChannel == "0" || v.Comm == "" {
+		t.Errorf("survivor %+v, want pid %d in state D with its wait channel", v, p.PID)
+	}
+	if got := r.Processes[0]; got.Verdict != api.VerdictOwned || got.EndedBy != "nobody" || got.Status.State != api.ProcessRunning {
+		t.Errorf("the receipt says of it: %+v", got)
+	}
+	if got := r.Processes[1]; got.Verdict != api.VerdictGone || got.EndedBy != "kill" {
+		t.Errorf("the receipt says of the other: %+v", got)
+	}
+}
+
+// checkGoesOn checks that the unkillable turn is kept and shown, and that the
+// service serves.
+func checkGoesOn(t *testing.T, x *turn, p api.Process) {
+	t.Helper()
+	s := x.s
+	list, err := s.Turns(t.Context(), false, "")
+	found := false
+	for _, v := range list.Turns {
+		if v.ID == x.ID {
+			found = v.State == api.StateUnkillable && len(v.Survivors) == 1 && v.Survivors[0].PID == p.PID && v.Alive == 1
+			if !found {
+				t.Errorf("the turn is shown as %s, alive %d, survivors %+v", v.State, v.Alive, v.Survivors)
+			}
+		}
+	}
+	if err != nil || !found {
+		t.Errorf("the unkillable turn is not listed: %v", err)
+	}
+	again, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{})
+	if err != nil || again.State != api.StateUnkillable {
+		t.Errorf("a second abandon: state %s, %v", again.State, err)
+	}
+	_, err = s.Launch(t.Context(), x.ID, helper(t, "exit", "0"))
+	wantCode(t, err, api.CodeTurnOver)
+	y := s.begin(t, api.BeginRequest{Label: "meanwhile"})
+	f := files(t, "beat")
+	y.launch(helper(t, "beat", f[0]))
+	heart(f[0]).beating(t)
+	y.abandon(0)
+	stopped(t, heart(f[0]))
+}
