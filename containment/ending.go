@@ -129,6 +129,9 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 		killed = m.kill(t, h, r)
 	}
 	t.inflight.Wait() // the keeper has answered, or is gone
+	if n, err := h.Alive(); killed && (err != nil || n > 0) {
+		killed = m.kill(t, h, r)
+	}
 	outside(h, r)
 	r.Usage = h.Usage()
 	if killed {

@@ -34,8 +34,12 @@ type Manager struct {
 	log   *slog.Logger
 	mu    sync.RWMutex
 	turns map[string]*turn
-	wg    sync.WaitGroup // endings, watches and archiving under way
-	stop  chan struct{}  // closed by Close: watches stop, turns stay
+	// unread are turns whose record cannot be used; partial tells that there
+	// may be more.
+	unread  map[string]bool
+	partial bool
+	wg      sync.WaitGroup // endings, watches and archiving under way
+	stop    chan struct{}  // closed by Close: watches stop, turns stay
 }
 
 // New returns a Manager without turns; call Recover before serving.
@@ -46,7 +50,7 @@ func New(cfg Config) *Manager {
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, stop: make(chan struct{})}
+	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, unread: map[string]bool{}, stop: make(chan struct{})}
 }
 
 // Close lets go of every turn and leaves all of them running. It waits for
@@ -101,6 +105,16 @@ func (m *Manager) live(id string) (*turn, bool) {
 	defer m.mu.RUnlock()
 	t, ok := m.turns[id]
 	return t, ok
+}
+
+// Knows tells whether there is, or may be, a record of a turn, good or bad.
+func (m *Manager) Knows(id string) bool {
+	if _, ok := m.live(id); ok {
+		return true
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.partial || m.unread[id]
 }
 
 // find is live, with the error to answer when there is none.

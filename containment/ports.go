@@ -171,14 +171,26 @@ type Records interface {
 	Discard(turn string) error
 	// Archive moves an ended turn, saved before, to the history.
 	Archive(turn string) error
-	// Load reads all live records. One that cannot be read is an error in the
-	// list and hides no other.
+	// Load reads all live records. One that cannot be read is a *BadRecord in
+	// the list and hides no other; any other error means that some may be
+	// missing.
 	Load() ([]Record, []error)
 	// Ended finds a turn in the history.
 	Ended(turn string) (Record, bool, error)
 	// EndedTurns lists the history, newest first; owner nil means everybody's.
 	EndedTurns(owner *uint32, limit int) ([]Record, error)
 }
+
+// BadRecord tells that a turn has a record that cannot be used.
+type BadRecord struct {
+	Turn string
+	Err  error
+}
+
+func (e *BadRecord) Error() string { return "record of turn " + e.Turn + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *BadRecord) Unwrap() error { return e.Err }
 
 // Users looks people up in the host's user database.
 type Users interface {

@@ -16,6 +16,14 @@ import (
 // hides no other; nothing is signalled unless its hold is proved ours.
 func (m *Manager) Recover(ctx context.Context) error {
 	records, errs := m.cfg.Records.Load()
+	for _, err := range errs {
+		var bad *BadRecord
+		if errors.As(err, &bad) {
+			m.unread[bad.Turn] = true
+		} else {
+			m.partial = true
+		}
+	}
 	for _, r := range records {
 		if err := m.recoverOne(ctx, r); err != nil {
 			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
@@ -26,6 +34,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 
 func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	if r.Schema > RecordSchema {
+		m.unread[r.Turn.ID] = true
 		return fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
 	}
 	t := newTurn(r.Turn)

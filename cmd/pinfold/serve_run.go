@@ -52,6 +52,9 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if err := m.Recover(ctx); err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}
+	for _, err := range host.EndStrays(ctx, m.Knows) {
+		o.Log.Warn("a stray cgroup of an earlier service", "what", err)
+	}
 	err = serveSocket(ctx, o, m, admin)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 	defer cancel()

@@ -142,6 +142,9 @@ func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
 		return api.Errorf(api.CodeUnavailable, "systemd says that the keeper is in %s, but it is not", path).
 			WithRemedy("try again; if it happens again, use --grade cgroup")
 	}
+	x.host.mu.Lock()
+	x.host.scopes = filepath.Dir(path)
+	x.host.mu.Unlock()
 	for _, p := range s.Dropped {
 		x.facts.Degraded = append(x.facts.Degraded, "systemd does not know the property "+p)
 	}

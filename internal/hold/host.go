@@ -2,13 +2,14 @@ package hold
 
 import (
 	"context"
-	"crypto/sha256"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ const verdictFor = time.Minute
 type Host struct {
 	cfg      Config
 	log      *slog.Logger
-	instance string // marks what is ours: a hash of the runtime directory
+	instance string // marks what is ours; as old as the runtime directory
 	boot     string
 	mount    cgroup.Mount
 	mountErr error
@@ -48,6 +49,7 @@ type Host struct {
 	ctrls    []string         // controllers that turns at grade cgroup get
 
 	mu        sync.Mutex
+	scopes    string    // the directory that scopes are made in, once one was
 	mechanism string    // how the self-test's turn was ended
 	scopeBad  time.Time // until when scope is not tried
 	badWhy    error
@@ -60,9 +62,12 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	sum := sha256.Sum256([]byte(filepath.Clean(cfg.RuntimeDir)))
-	h := &Host{cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(sum[:4]), boot: bootID()}
+	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID()}
 	if err := h.checkInit(); err != nil {
+		return nil, err
+	}
+	var err error
+	if h.instance, err = instance(cfg.RuntimeDir); err != nil {
 		return nil, err
 	}
 	h.mount, h.mountErr = cgroup.FindMount()
@@ -78,6 +83,25 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	return h, nil
 }
+
+// instance is the random name of what was begun from this runtime directory.
+// It is no hash of the path: services in two mount namespaces may share one
+// path and one cgroup tree, and must not take each other's turns for strays.
+func instance(runtimeDir string) (string, error) {
+	path := filepath.Join(runtimeDir, "instance")
+	if b, err := os.ReadFile(path); err == nil && instanceName.Match(b) {
+		return string(b), nil
+	}
+	var raw [4]byte
+	rand.Read(raw[:]) // never fails, see crypto/rand
+	name := hex.EncodeToString(raw[:])
+	if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
+		return "", fmt.Errorf("name this instance: %w", err)
+	}
+	return name, nil
+}
+
+var instanceName = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
 // checkInit finds a wrong path before the first turn does.
 func (h *Host) checkInit() error {

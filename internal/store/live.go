@@ -138,7 +138,7 @@ func (s *Store) Load() ([]containment.Record, []error) {
 		}
 		r, err := s.read(e.Name())
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, &containment.BadRecord{Turn: e.Name(), Err: err})
 			continue
 		}
 		out = append(out, r)
