@@ -231,6 +231,20 @@ func outside(h Hold, r *api.Receipt) {
 	r.Outside = append(r.Outside, out...)
 }
 
+// outsideAgain asks at a later end, and keeps what was told before. The keeper
+// tells of every exit before it answers, so each status is known afterwards.
+func outsideAgain(h Hold, r *api.Receipt) {
+	before := r.Outside
+	r.Outside = []api.Outside{}
+	outside(h, r)
+	for _, o := range before {
+		same := func(n api.Outside) bool { return n.PID == o.PID && n.Cgroup == o.Cgroup }
+		if !slices.ContainsFunc(r.Outside, same) {
+			r.Outside = append(r.Outside, o)
+		}
+	}
+}
+
 // release lets the keeper go and removes the cgroup; false means that
 // something in it could not be ended.
 func release(h Hold, r *api.Receipt) bool {
@@ -330,15 +344,17 @@ func (m *Manager) watchSurvivors(t *turn) {
 		}
 		r, _ := t.receiptNow()
 		r.Notes = slices.Clone(r.Notes)
-		if !m.kill(t, h, &r) || !release(h, &r) {
-			t.mu.Lock()
-			t.view.Survivors = r.Survivors
-			t.mu.Unlock()
-			continue
+		if m.kill(t, h, &r) {
+			outsideAgain(h, &r)
+			if release(h, &r) {
+				r.Notes = append(r.Notes, "the survivors went "+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
+				m.account(t, &r, true)
+				return
+			}
 		}
-		r.Notes = append(r.Notes, "the survivors went "+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
-		m.account(t, &r, true)
-		return
+		t.mu.Lock()
+		t.view.Survivors = r.Survivors
+		t.mu.Unlock()
 	}
 }
 

@@ -110,10 +110,9 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 	r.Notes = slices.Clone(r.Notes)
 	empty := end(&r, h)
 	if empty {
-		outside := r.Outside
+		outsideAgain(h, &r)
 		r.Usage = h.Usage()
 		empty = release(h, &r)
-		r.Outside = outside
 	}
 	t.mu.Lock()
 	t.mergeHeld()
