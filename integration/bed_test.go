@@ -25,6 +25,8 @@ type BedOptions struct {
 	// User runs the tests as that user, in a log-in session: "bed" is one
 	// that every bed has. Empty means root. Its user manager is started.
 	User string
+	// Bin puts pinfold and pinfold-init there; PINFOLD_BIN_DIR says where.
+	Bin bool
 	// Env are more variables for the tests, as NAME=value.
 	Env []string
 	// Props are properties of the tests' unit, such as Delegate=yes.
@@ -69,6 +71,9 @@ func InNamespaceBed(t *testing.T, root string, o BedOptions, pattern string) str
 	binary := o.Binary
 	if binary == "" {
 		binary = executable(t)
+	}
+	if o.Bin {
+		o.Env = append(o.Env, stageBinaries(t, dir))
 	}
 	argv = append(argv, o.flags()...)
 	argv = append(argv, "--", stageFile(t, dir, binary),

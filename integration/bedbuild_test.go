@@ -125,6 +125,20 @@ func stageFile(t *testing.T, dir, from string) string {
 	return to
 }
 
+// stageBinaries puts pinfold and pinfold-init into dir, and returns the variable
+// that tells tests so.
+func stageBinaries(t *testing.T, dir string) string {
+	t.Helper()
+	from, to := Binaries(t), filepath.Join(dir, "bin")
+	if err := os.Mkdir(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pinfold", "pinfold-init"} {
+		stageFile(t, to, filepath.Join(from, name))
+	}
+	return "PINFOLD_BIN_DIR=" + to
+}
+
 // bedCache is where root file systems and kernels are kept.
 func bedCache(t *testing.T) string {
 	t.Helper()

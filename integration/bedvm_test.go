@@ -31,6 +31,9 @@ func InVM(t *testing.T, kernelDir string, o BedOptions, runs []vmRun) {
 	t.Helper()
 	needRoot(t)
 	dir := stage(t)
+	if o.Bin {
+		o.Env = append(o.Env, stageBinaries(t, dir))
+	}
 	var script strings.Builder
 	for i, r := range runs {
 		at := r.Dir

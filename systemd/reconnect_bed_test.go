@@ -118,7 +118,7 @@ func TestBusHangs(t *testing.T) {
 	needBed(t, bedRoot)
 	calls, patience := 2000, 2*time.Second
 	if testing.Short() { // on a slow machine
-		calls, patience = 200, 8*time.Second
+		calls, patience = 200, 4*time.Second
 	}
 	m := connect(t, Config{Timeout: patience})
 	pid, err := strconv.Atoi(show(t, "dbus.service", "MainPID"))

@@ -1,0 +1,38 @@
+#!/bin/bash
+# test.sh - run the tests, and fail also when they leave something behind.
+#
+# usage: test.sh all     as root: everything, test beds included; installs the
+#                        packages that are missing
+#                        else: what needs no root
+#        test.sh quick   what needs neither root nor a test bed
+#
+# GO names the go command, TESTFLAGS are more flags for go test.
+set -eu
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+
+case ${1-} in
+quick)
+	exec $go test -short ${TESTFLAGS-} $($go list ./... | grep -v /integration)
+	;;
+all) ;;
+*)
+	sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | head -n -1 >&2
+	exit 2
+	;;
+esac
+
+if [ "$(id -u)" != 0 ]; then
+	echo "test.sh: not root: the tests of cgroups, systemd and virtual machines are left out; sudo make test runs all" >&2
+	exec $go test ${TESTFLAGS-} ./...
+fi
+
+scripts/deps.sh
+before=$(mktemp)
+trap 'rm -f "$before"' EXIT
+scripts/leftovers.sh list >"$before"
+status=0
+# One package at a time: they share the machine's cgroup tree and two cores.
+$go test -p 1 -timeout 20m ${TESTFLAGS-} ./... || status=$?
+scripts/leftovers.sh since "$before" || status=1
+exit $status
