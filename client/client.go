@@ -151,7 +151,7 @@ func refusal(resp *http.Response, body []byte) error {
 // the service may have acted on it.
 func broken(ctx context.Context, method, path string, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s %s: %w", method, path, context.Cause(ctx))
+		return fmt.Errorf("%s %s: %w", method, path, ctx.Err())
 	}
 	var e *api.Error
 	if errors.As(err, &e) {

@@ -111,12 +111,13 @@ func (c *call) write(v any) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set(api.GradeHeader, string(grade))
-	// net/http reads what is left of a body before it writes an answer, so the
-	// read has a deadline as well.
-	end := time.Now().Add(c.s.cfg.WriteTimeout)
 	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(end)
-	_ = rc.SetWriteDeadline(end)
+	end := time.Now()
+	if c.r.ContentLength != 0 && !c.read { // net/http reads the rest before it writes
+		end = end.Add(c.s.cfg.BodyTimeout)
+		_ = rc.SetReadDeadline(end)
+	}
+	_ = rc.SetWriteDeadline(end.Add(c.s.cfg.WriteTimeout))
 	if c.status != 0 {
 		c.w.WriteHeader(c.status)
 	}

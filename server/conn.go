@@ -3,9 +3,11 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"syscall"
 
@@ -45,7 +47,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		fds, perr := sys.ParseRights(c.oob[:oobn])
 		c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0)
 	}
-	return n, err
+	return max(n, 0), err // it says -1 with an error
 }
 
 // Write marks where an answer begins, see rights. What net/http answers by
@@ -125,7 +127,13 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) admit(nc net.Conn) (*conn, error) {
+func (l *listener) admit(nc net.Conn) (c *conn, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.log.Error("panic while accepting", "panic", p, "stack", string(debug.Stack()))
+			c, err = nil, errors.New("accept connection: panic")
+		}
+	}()
 	u, ok := nc.(*net.UnixConn)
 	if !ok {
 		return nil, fmt.Errorf("accept connection: %T is not a unix socket's", nc)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ type memory struct {
 	cgroups map[string]string // 0:: path of a turn's cgroup → turn
 	callers []containment.Caller
 	slow    time.Duration // what Abandon takes
-	panics  bool
+	panics  atomic.Bool
 }
 
 func newMemory() *memory {
@@ -75,7 +76,7 @@ func (m *memory) get(id string) (api.Turn, error) {
 }
 
 func (m *memory) Host(context.Context) (api.Host, error) {
-	if m.panics {
+	if m.panics.Load() {
 		panic("engine trouble")
 	}
 	return api.Host{Version: "test", Grade: api.GradeCgroup, Controllers: []string{}, Checks: []api.HostCheck{}}, nil

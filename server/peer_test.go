@@ -152,7 +152,9 @@ func TestFromInsideATurn(t *testing.T) {
 		}
 		s.engine.add("mine", owner)
 		s.engine.add("other", owner)
+		s.engine.mu.Lock()
 		s.engine.cgroups[strings.TrimSuffix(line, "/work/p1")] = "mine"
+		s.engine.mu.Unlock()
 		attr := syscall.SysProcAttr{Credential: cred, UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 		t.Run(name, func(t *testing.T) {
 			sameLines(t, runRules(t, s, attr), []string{
@@ -322,3 +324,5 @@ func helperHang(socket string) error {
 	time.Sleep(time.Minute)
 	return nil
 }
+
+func sysProcNobody() syscall.SysProcAttr { return syscall.SysProcAttr{Credential: asNobody()} }

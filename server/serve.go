@@ -38,6 +38,7 @@ type call struct {
 	proc   string
 	query  url.Values
 	heavy  bool // the party's leave to use much memory is held
+	read   bool // the body was read to its end
 	status int  // of the answer, when it is not 200
 }
 
@@ -158,6 +159,7 @@ func (c *call) body() ([]byte, error) {
 	case err != nil:
 		return nil, asAPI(err, api.CodeBadRequest, "read the body")
 	}
+	c.read = true
 	return b, rc.SetReadDeadline(time.Time{})
 }
 

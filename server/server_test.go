@@ -167,12 +167,12 @@ func TestStoppingLeavesTurnsAndTellsWaiters(t *testing.T) {
 
 func TestPanicIsAnAnswer(t *testing.T) {
 	s := start(t, Config{})
-	s.engine.panics = true
+	s.engine.panics.Store(true)
 	status, body := s.ask(t, "GET", "/v1/host", "")
 	if e := asError(t, body); status != 500 || e.Code != api.CodeInternal || e.Grade != api.GradeCgroup {
 		t.Errorf("%d %s", status, body)
 	}
-	s.engine.panics = false
+	s.engine.panics.Store(false)
 	must[api.Host](t)(s.client(t).Host(within(t)))
 }
 
