@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/reaper"
@@ -21,14 +22,18 @@ const (
 // listener is where the service puts the keeper's listening socket.
 const listener = 3
 
+// selftestWait is how long selftest --wait stays, unless it is killed.
+const selftestWait = time.Minute
+
 const usage = `usage: pinfold-init keeper --turn ID --dir DIR
-       pinfold-init selftest
+       pinfold-init selftest [--wait]
        pinfold-init version
 
 keeper    be the keeper of a turn. The service starts it, with a listening unix
           socket as descriptor 3, /dev/null as standard input and output, and
           a log as standard error. It lives until it is told to quit.
-selftest  exit 0 at once: what the service launches to see that launching works.
+selftest  exit 0 at once, or with --wait after a minute: what the service launches
+          to see that launching and ending work.
 version   print the version.
 `
 
@@ -41,6 +46,9 @@ func run(args []string) int {
 	switch mode := args[0]; {
 	case mode == "keeper":
 		return keep(args[1:])
+	case mode == "selftest" && len(args) == 2 && args[1] == "--wait":
+		time.Sleep(selftestWait)
+		return 0
 	case len(args) > 1:
 		return refuse("unexpected argument " + args[1])
 	case mode == "selftest":

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 )
 
@@ -17,9 +16,10 @@ const MaxFDs = 253
 var ErrFrame = errors.New("bad frame")
 
 // MsgReadWriter is a unix stream socket that carries descriptors. ReadMsg
-// returns io.EOF at the end, and owns nothing of what it returns: the
-// descriptors are the caller's, close-on-exec. WriteMsg attaches fds to the
-// first byte; when it returns n > 0, they have gone.
+// returns io.EOF at the end; the descriptors that it returns are the caller's,
+// close-on-exec. As the kernel does, it reads up to what descriptors came with,
+// and not beyond. WriteMsg attaches fds to the first byte; when it returns
+// n > 0, they have gone.
 type MsgReadWriter interface {
 	ReadMsg(p []byte) (n int, fds []int, err error)
 	WriteMsg(p []byte, fds []int) (n int, err error)
@@ -31,7 +31,7 @@ type MsgReadWriter interface {
 type Conn struct {
 	rw  MsgReadWriter
 	wmu sync.Mutex
-	in  assembly
+	in  input
 }
 
 // NewConn makes a Conn over rw, which it owns from then on.
@@ -67,6 +67,9 @@ func (c *Conn) Send(m Message, fds []int) error {
 // connection is good for nothing but closing.
 func (c *Conn) Recv() (Message, []int, error) { return c.in.recv(c.rw) }
 
+// Buffered tells that a Recv would return without asking the socket.
+func (c *Conn) Buffered() bool { return c.in.ready() }
+
 // Close closes the socket. A Recv that waits in Go's poller returns, and closes
 // the descriptors of a frame that has not come whole.
 func (c *Conn) Close() error { return c.rw.Close() }
@@ -74,14 +77,8 @@ func (c *Conn) Close() error { return c.rw.Close() }
 // Abort closes the socket and the descriptors of a frame that has not come
 // whole. No Recv may be running or follow.
 func (c *Conn) Abort() error {
-	_ = c.in.drop(nil)
+	c.in.drop()
 	return c.rw.Close()
-}
-
-// temporary tells whether a Recv may be called again: EAGAIN, a deadline.
-func temporary(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.As(err, &t) && t.Timeout()
 }
 
 // ErrTooLarge is wrapped by the refusal to send more than MaxFrame bytes or
@@ -104,46 +101,4 @@ func Encode(m Message, nfds int) ([]byte, error) {
 	frame := make([]byte, 4, 4+len(body))
 	binary.BigEndian.PutUint32(frame, uint32(len(body)))
 	return append(frame, body...), nil
-}
-
-// assembly is a frame that is being received.
-type assembly struct {
-	head [4]byte
-	n    int // bytes of head and body that are there
-	body []byte
-	size int
-	fds  []int
-}
-
-func (a *assembly) recv(rw MsgReadWriter) (Message, []int, error) {
-	for {
-		p := a.head[a.n:]
-		if a.n >= 4 {
-			p = a.room()
-		}
-		n, fds, err := rw.ReadMsg(p)
-		if len(fds) > 0 {
-			if a.n > 0 || n == 0 || err != nil {
-				closeAll(fds)
-				return Message{}, nil, a.drop(fmt.Errorf("%w: descriptors within a frame", ErrFrame))
-			}
-			a.fds = fds
-		}
-		if err != nil {
-			if err == io.EOF && a.n > 0 {
-				err = io.ErrUnexpectedEOF
-			}
-			if !temporary(err) {
-				_ = a.drop(nil)
-			}
-			return Message{}, nil, err
-		}
-		done, err := a.took(n)
-		if err != nil {
-			return Message{}, nil, a.drop(err)
-		}
-		if done {
-			return a.finish()
-		}
-	}
 }
