@@ -56,38 +56,38 @@ func (c *Client) Close() error {
 
 // get asks for what is at a path.
 func get[Resp any](ctx context.Context, c *Client, q url.Values, path ...string) (Resp, error) {
-	return do[Resp](ctx, c.client(), http.MethodGet, q, nil, path)
+	return do[Resp](ctx, c, http.MethodGet, q, nil, nil, path)
 }
 
 // post sends a request to a path.
-func post[Resp, Req any](ctx context.Context, c *Client, req Req, q url.Values, path ...string) (Resp, error) {
-	return send[Resp](ctx, c.client(), req, q, path)
-}
-
-func send[Resp, Req any](ctx context.Context, h *http.Client, req Req, q url.Values, path []string) (Resp, error) {
+func post[Resp, Req any](ctx context.Context, c *Client, req Req, q url.Values, files []*os.File, path ...string) (Resp, error) {
 	body, err := encode(req)
 	if err != nil {
 		var none Resp
 		return none, err
 	}
-	return do[Resp](ctx, h, http.MethodPost, q, body, path)
+	return do[Resp](ctx, c, http.MethodPost, q, body, files, path)
 }
 
-// do is all of the HTTP: one request, and its answer or error.
-func do[Resp any](ctx context.Context, h *http.Client, method string, q url.Values, body []byte, path []string) (Resp, error) {
+// do is all of the HTTP: one request, with files along, and its answer or error.
+func do[Resp any](ctx context.Context, c *Client, method string, q url.Values, body []byte, files []*os.File, path []string) (Resp, error) {
 	var v Resp
 	u, err := target(q, path)
 	if err != nil {
 		return v, err
 	}
-	r, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(body))
+	load, err := newCargo(files)
+	if err != nil {
+		return v, err
+	}
+	r, err := http.NewRequestWithContext(load.along(ctx), method, u, bytes.NewReader(body))
 	if err != nil {
 		return v, api.Errorf(api.CodeBadRequest, "make request: %v", err)
 	}
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := h.Do(r)
+	resp, err := c.client().Do(r)
 	if err != nil {
 		return v, broken(ctx, method, r.URL.Path, err)
 	}

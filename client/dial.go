@@ -23,7 +23,10 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	if err != nil && ctx.Err() == nil {
 		return nil, unreachable(path, err)
 	}
-	return nc, err
+	if err != nil {
+		return nil, err
+	}
+	return &sender{Conn: nc}, nil
 }
 
 // unreachable says why there is no connection, and what to do.

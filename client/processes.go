@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"net"
-	"net/http"
 	"os"
 
 	"pinfold.dev/api"
@@ -12,23 +10,7 @@ import (
 // Launch starts a process in a turn. The files travel with the request; a
 // stream whose mode is pass names one by its index. They stay the caller's.
 func (c *Client) Launch(ctx context.Context, turn string, req api.LaunchRequest, files ...*os.File) (api.Process, error) {
-	if len(files) == 0 {
-		return post[api.Process](ctx, c, req, nil, "turns", turn, "processes")
-	}
-	// Descriptors go with a request's first byte, so it has a connection of
-	// its own.
-	h := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, DisableCompression: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			nc, err := c.dial(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return newSender(nc, files)
-		},
-	}}
-	defer h.CloseIdleConnections()
-	return send[api.Process](ctx, h, req, nil, []string{"turns", turn, "processes"})
+	return post[api.Process](ctx, c, req, nil, files, "turns", turn, "processes")
 }
 
 // Processes lists what was launched in a turn, oldest first.
@@ -49,5 +31,5 @@ func (c *Client) WaitProcess(ctx context.Context, turn, process string) (api.Pro
 
 // Signal sends a signal to a launched process, through its handle.
 func (c *Client) Signal(ctx context.Context, turn, process string, req api.SignalRequest) (api.SignalAnswer, error) {
-	return post[api.SignalAnswer](ctx, c, req, nil, "turns", turn, "processes", process, "signal")
+	return post[api.SignalAnswer](ctx, c, req, nil, nil, "turns", turn, "processes", process, "signal")
 }

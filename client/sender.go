@@ -1,7 +1,10 @@
 package client
 
 import (
+	"context"
+	"fmt"
 	"net"
+	"net/http/httptrace"
 	"os"
 	"runtime"
 	"syscall"
@@ -12,50 +15,37 @@ import (
 // maxFiles is what the service takes with one request.
 const maxFiles = 64
 
-// sender is a connection whose first write carries files along.
-type sender struct {
-	*net.UnixConn
+// cargo is the files that go with a request's first byte.
+type cargo struct {
 	files []*os.File
-	fds   []int // nil once they are sent
+	fds   []int
 }
 
-func newSender(nc net.Conn, files []*os.File) (net.Conn, error) {
-	u, ok := nc.(*net.UnixConn)
-	switch {
-	case !ok:
-		nc.Close()
-		return nil, api.Errorf(api.CodeBadRequest, "pass files: the connection is a %T, not a unix socket's", nc)
-	case len(files) > maxFiles:
-		nc.Close()
+func newCargo(files []*os.File) (*cargo, error) {
+	if len(files) > maxFiles {
 		return nil, api.Errorf(api.CodeTooLarge, "pass files: %d, a request carries at most %d", len(files), maxFiles)
 	}
-	s := &sender{UnixConn: u, files: files}
+	c := &cargo{files: files}
 	for i, f := range files {
 		fd, err := number(f)
 		if err != nil {
-			nc.Close()
 			return nil, api.Errorf(api.CodeBadRequest, "pass file %d: %v", i, err)
 		}
-		s.fds = append(s.fds, fd)
+		c.fds = append(c.fds, fd)
 	}
-	return s, nil
+	return c, nil
 }
 
-func (s *sender) Write(b []byte) (int, error) {
-	if s.fds == nil || len(b) == 0 {
-		return s.UnixConn.Write(b)
-	}
-	n, _, err := s.WriteMsgUnix(b, syscall.UnixRights(s.fds...), nil)
-	runtime.KeepAlive(s.files)
-	if err != nil {
-		return n, err
-	}
-	s.fds = nil
-	if n == len(b) {
-		return n, nil
-	}
-	m, err := s.UnixConn.Write(b[n:])
-	return n + m, err
+// along makes a request under ctx take the cargo: the transport tells which
+// connection a request got before it writes to it, and the connection is the
+// request's until the answer is read. Each request loads its connection, also
+// with nothing, so none can find what another left.
+func (c *cargo) along(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		if s, ok := got.Conn.(*sender); ok {
+			s.next = c
+		}
+	}})
 }
 
 // number is a file's descriptor; unlike File.Fd it leaves the file's mode alone.
@@ -67,4 +57,32 @@ func number(f *os.File) (int, error) {
 	fd := -1
 	err = raw.Control(func(n uintptr) { fd = int(n) })
 	return fd, err
+}
+
+// sender is a connection that sends cargo with its next write.
+type sender struct {
+	net.Conn
+	next *cargo
+}
+
+func (s *sender) Write(b []byte) (int, error) {
+	c := s.next
+	if c == nil || len(c.fds) == 0 || len(b) == 0 {
+		return s.Conn.Write(b)
+	}
+	u, ok := s.Conn.(*net.UnixConn)
+	if !ok {
+		return 0, api.Errorf(api.CodeBadRequest, "pass files: the connection is a %T, not a unix socket's", s.Conn)
+	}
+	n, _, err := u.WriteMsgUnix(b, syscall.UnixRights(c.fds...), nil)
+	runtime.KeepAlive(c.files)
+	if err != nil {
+		return max(n, 0), fmt.Errorf("pass files: %w", err)
+	}
+	s.next = nil
+	if n == len(b) {
+		return n, nil
+	}
+	m, err := s.Conn.Write(b[n:])
+	return n + m, err
 }

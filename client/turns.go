@@ -21,7 +21,7 @@ func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 
 // Begin opens a turn.
 func (c *Client) Begin(ctx context.Context, req api.BeginRequest) (api.Turn, error) {
-	return post[api.Turn](ctx, c, req, nil, "turns")
+	return post[api.Turn](ctx, c, req, nil, nil, "turns")
 }
 
 // Turns lists turns, oldest first: one's own, root everybody's. Without all
@@ -61,18 +61,18 @@ func (c *Client) WaitTurn(ctx context.Context, turn string) (api.Turn, error) {
 
 // Finish says that the turn's work is done.
 func (c *Client) Finish(ctx context.Context, turn string, req api.FinishRequest) (api.Receipt, error) {
-	return post[api.Receipt](ctx, c, req, nil, "turns", turn, "finish")
+	return post[api.Receipt](ctx, c, req, nil, nil, "turns", turn, "finish")
 }
 
 // Abandon ends a turn and waits for its receipt. When ctx ends first, or the
 // connection is lost, the ending goes on; Receipt tells how it went.
 func (c *Client) Abandon(ctx context.Context, turn string, req api.AbandonRequest) (api.Receipt, error) {
-	return post[api.Receipt](ctx, c, req, nil, "turns", turn, "abandon")
+	return post[api.Receipt](ctx, c, req, nil, nil, "turns", turn, "abandon")
 }
 
 // AbandonNow starts the ending of a turn and does not wait for it.
 func (c *Client) AbandonNow(ctx context.Context, turn string, req api.AbandonRequest) (api.Turn, error) {
-	return post[api.Turn](ctx, c, req, url.Values{"wait": {"false"}}, "turns", turn, "abandon")
+	return post[api.Turn](ctx, c, req, url.Values{"wait": {"false"}}, nil, "turns", turn, "abandon")
 }
 
 // Receipt returns the receipt of an ended turn.

@@ -84,9 +84,7 @@ func TestListenReplacesOnlyWhatIsDeadAndOurs(t *testing.T) {
 }
 
 func TestListenSparesAnotherUsersSocket(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to give a socket away")
-	}
+	needRoot(t)
 	path := filepath.Join(shortDir(t), "s")
 	l, err := Listen(path, 0o600)
 	if err != nil {

@@ -26,3 +26,17 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// need skips a test on a host that lacks what it needs.
+func need(t *testing.T, what string, has bool) {
+	t.Helper()
+	if !has {
+		t.Skip("this host has no " + what)
+	}
+}
+
+// needRoot is for tests that run processes as somebody else or make cgroups.
+func needRoot(t *testing.T) {
+	t.Helper()
+	need(t, "root for us", os.Getuid() == 0)
+}

@@ -93,13 +93,6 @@ func sameLines(t *testing.T, got, want []string) {
 	}
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to run processes as somebody else and to make cgroups")
-	}
-}
-
 func asNobody() *syscall.Credential {
 	return &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{7, 8}}
 }
@@ -182,9 +175,7 @@ func turnCgroup(t *testing.T) (*os.File, string) {
 			mount = strings.Fields(head)[4]
 		}
 	}
-	if mount == "" {
-		t.Skip("cgroup v2 is mounted nowhere")
-	}
+	need(t, "cgroup v2 mount", mount != "")
 	top := filepath.Join(mount, fmt.Sprintf("pinfold-test.server.%d", os.Getpid()))
 	leaf := filepath.Join(top, "work", "p1")
 	if err := os.MkdirAll(leaf, 0o755); err != nil {

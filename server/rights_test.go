@@ -64,6 +64,7 @@ func TestDescriptorsArrive(t *testing.T) {
 	if err := syscall.SetNonblock(int(w.Fd()), true); err != nil { // it must stay as it is
 		t.Fatal(err)
 	}
+	must[api.Host](t)(c.Host(ctx)) // the connection stays
 	before := descriptors(t)
 	if p := must[api.Process](t)(c.Launch(ctx, "one", passing(1), w, w)); p.Labels["fds"] != "2" {
 		t.Errorf("%+v", p)
@@ -73,6 +74,9 @@ func TestDescriptorsArrive(t *testing.T) {
 		t.Errorf("%q %v", b, err)
 	}
 	flat(t, before)
+	if p := must[api.Process](t)(c.Launch(ctx, "one", api.LaunchRequest{Argv: []string{"hi"}})); p.Labels["fds"] != "0" {
+		t.Errorf("on the same connection, without any: %+v", p)
+	}
 	if _, err := c.Launch(ctx, "one", passing(0), w); !errors.Is(err, api.ErrBadRequest) {
 		t.Errorf("a closed file: %v", err)
 	}
@@ -129,6 +133,7 @@ func TestThousandRequestsWithDescriptors(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	c.Close()
 	flat(t, before)
 }
 

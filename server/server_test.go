@@ -177,9 +177,8 @@ func TestPanicIsAnAnswer(t *testing.T) {
 }
 
 func TestCurl(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is missing")
-	}
+	_, err := exec.LookPath("curl")
+	need(t, "curl", err == nil)
 	s := start(t, Config{})
 	curl := func(args ...string) string {
 		out, err := exec.Command("curl", append([]string{"-sS", "--fail-with-body", "--unix-socket", s.socket}, args...)...).CombinedOutput()
