@@ -12,7 +12,8 @@ func (a *app) beginCmd() *cobra.Command {
 		Use:   "begin",
 		Short: "Open a turn and print its id",
 		Long: `Open a turn and print its id. Nothing runs in it yet: start processes with
-"pinfold run --turn ID", and end it with finish or abandon.
+"pinfold run --turn ID", and end it with finish or abandon. What the host could
+not give this turn is told on stderr, and by "pinfold show".
 
 Exit status: see "pinfold help exit-codes".`,
 		Example: `  t=$(pinfold begin --label "fix the build")

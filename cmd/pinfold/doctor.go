@@ -91,7 +91,7 @@ func renderHost(h api.Host, running bool, st style) string {
 // localHost is what can be told of a host whose service does not answer.
 func localHost(a *app, why error) api.Host {
 	d := dirsFor(os.Getuid(), a.getenv)
-	h := api.Host{Version: version(), UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
+	h := api.Host{Version: version, UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
 	e := asAPIError(why)
 	h.Checks = append(h.Checks, api.HostCheck{Name: "service", Detail: e.Message, Remedy: e.Remedy})
 	probeLocal(&h)

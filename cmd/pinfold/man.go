@@ -18,7 +18,7 @@ func (a *app) manCmd() *cobra.Command {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return &exitError{code: exitNo, err: err}
 			}
-			h := &doc.GenManHeader{Title: "PINFOLD", Section: "1", Source: "pinfold " + version(), Manual: "Pinfold"}
+			h := &doc.GenManHeader{Title: "PINFOLD", Section: "1", Source: "pinfold " + version, Manual: "Pinfold"}
 			c.Root().DisableAutoGenTag = true
 			if err := doc.GenManTree(c.Root(), h, args[0]); err != nil {
 				return &exitError{code: exitNo, err: err}

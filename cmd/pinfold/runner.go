@@ -79,7 +79,6 @@ func (r *runner) start(ctx context.Context, files ...*os.File) (api.Process, err
 			return api.Process{}, &exitError{exitService, err}
 		}
 		r.turn, r.own = t.ID, true
-		r.warn(t.Degraded)
 	}
 	p, err := r.client.Launch(ctx, r.turn, r.launch, files...)
 	if err == nil {

@@ -70,7 +70,7 @@ func overlay(fs *pflag.FlagSet, getenv func(string) string) map[string]string {
 func (f *serveFlags) options(source map[string]string, socket string, dirs defaultDirs, logTo io.Writer) (serveOptions, error) {
 	o := serveOptions{
 		Socket: socket, RuntimeDir: f.runtimeDir, StateDir: f.stateDir,
-		CgroupParent: f.cgroupParent, AdminGroup: f.adminGroup, Version: version(),
+		CgroupParent: f.cgroupParent, AdminGroup: f.adminGroup, Version: version,
 	}
 	if o.RuntimeDir == "" {
 		o.RuntimeDir = dirs.runtime

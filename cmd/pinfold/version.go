@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is the version that is being worked on; a build from a tag says its
-// own.
-const release = "0.1.0-dev"
+// version is the one that is being worked on; a release is built with
+// -X main.version=….
+var version = "0.1.0-dev"
 
 // versionInfo is what version prints with --json.
 type versionInfo struct {
@@ -22,13 +22,10 @@ type versionInfo struct {
 }
 
 func readVersion() versionInfo {
-	v := versionInfo{Version: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	b, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
-	}
-	if m := b.Main.Version; m != "" && m != "(devel)" {
-		v.Version = m
 	}
 	for _, s := range b.Settings {
 		switch s.Key {
@@ -40,8 +37,6 @@ func readVersion() versionInfo {
 	}
 	return v
 }
-
-func version() string { return readVersion().Version }
 
 func (a *app) versionCmd() *cobra.Command {
 	return &cobra.Command{
