@@ -19,7 +19,7 @@ fail() { printf '%sdemo: %s%s\n' "$red" "$*" "$off" >&2; exit 1; }
 
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/pinfold-demo.XXXXXX") || exit 1
 chmod 755 "$tmp"
-mkdir "$tmp/beats" || exit 1
+mkdir "$tmp/beats" && cp "$here/mess.sh" "$tmp/" || exit 1
 export PINFOLD_SOCKET=$tmp/run/pinfold.sock
 service='' unit='' canary='' turn='' parent=''
 
@@ -76,7 +76,7 @@ every 20 ms."
 turn=$("$pinfold" begin --label "demo: leaves a mess") || fail "no turn"
 "$pinfold" show --json "$turn" >"$tmp/turn" || fail "no turn $turn"
 cgroup=$(field cgroup "$tmp/turn")
-show run --turn "$turn" --detach -- "$here/mess.sh" "$tmp/beats" || fail "nothing was launched"
+(cd "$tmp" && show run --turn "$turn" --detach -- ./mess.sh beats) || fail "nothing was launched"
 names=(main setsid daemon stubborn hop)
 for name in "${names[@]}"; do
 	for _ in {1..100}; do
@@ -102,7 +102,7 @@ prove() { # prove TEXT COMMAND...
 		bad=1
 	fi
 }
-sizes() { (cd "$tmp/beats" && wc -c -- *.beat); }
+sizes() { (cd "$tmp/beats" && wc -l -- *.beat); }
 quiet() { [ "$before" = "$after" ]; }
 identities() { cat "$tmp"/beats/*.pid; }
 gone() { # no recorded pid is a process with the recorded start time
@@ -115,12 +115,12 @@ gone() { # no recorded pid is a process with the recorded start time
 nogroup() { [ -n "$cgroup" ] && [ ! -e "$cgroup" ]; }
 alive() { [ -d "/proc/$canary" ] && [ "$canary_after" -gt "$canary_before" ]; }
 
-before=$(sizes) canary_before=$(wc -c <"$tmp/canary")
+before=$(sizes) canary_before=$(wc -l <"$tmp/canary")
 sleep 1
-after=$(sizes) canary_after=$(wc -c <"$tmp/canary")
+after=$(sizes) canary_after=$(wc -l <"$tmp/canary")
 prove "no heartbeat in a second, of ${#names[@]} that beat before" quiet
 prove "none of $(identities | wc -l) recorded processes (pid and start time) is there" gone
 prove "the turn's cgroup is gone: $cgroup" nogroup
-prove "the canary lives: $((canary_after - canary_before)) bytes of heartbeat meanwhile" alive
+prove "the canary lives: $((canary_after - canary_before)) heartbeats in that second" alive
 [ "$bad" = 0 ] || fail "a proof failed"
 say "Done: everything of the turn ended, and nothing else."

@@ -10,6 +10,7 @@ dir=$1 role=${2:-main} n=${3:-0}
 # holds no space for a bash).
 me() {
 	local stat
+	printf %s "$1" >"/proc/$BASHPID/comm" # so that people see who is who
 	read -r -a stat <"/proc/$BASHPID/stat"
 	echo "$BASHPID ${stat[21]}" >>"$dir/$1.pid"
 }
