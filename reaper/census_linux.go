@@ -28,9 +28,6 @@ func newCensus(q question) census { return census{q, time.Now().Add(censusBound)
 // runCensuses takes the censuses that are due. They wait for processes that
 // are about to end, up to the bound; one look serves all.
 func (k *keeper) runCensuses() {
-	if len(k.censuses) == 0 {
-		return
-	}
 	for k.reapReady(reapBatch) == reapBatch {
 	}
 	k.sweepLeaves(1024)

@@ -14,7 +14,6 @@ const (
 	maxConns  = 16      // the oldest goes when there is one more
 	maxQueue  = 1 << 20 // bytes that wait for a connection besides one frame
 	maxFrames = 4096    // and frames
-	readBurst = 8       // frames that are read of one connection at a time
 )
 
 // listener accepts connections.
@@ -91,9 +90,10 @@ func (c *conn) ready(k *keeper, events uint32) {
 	}
 }
 
-// read handles the frames that are there, some at a time.
+// read handles the frames that one read brings. Whatever else is in the socket
+// brings the loop back here.
 func (c *conn) read(k *keeper) {
-	for i := 0; i < readBurst && !c.closed && !k.quit; i++ {
+	for i := 0; !c.closed && !k.quit && (i == 0 || c.in.Buffered()); i++ {
 		m, fds, err := c.in.Recv()
 		if err != nil {
 			if !errors.Is(err, syscall.EAGAIN) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"pinfold.dev/internal/sys"
@@ -20,9 +19,8 @@ type Options struct {
 	Build    string // what to call ourselves
 }
 
-// keeper is one turn's. mu guards all of it.
+// keeper is one turn's. Only the loop's goroutine touches it.
 type keeper struct {
-	mu   sync.Mutex
 	opts Options
 	uid  uint32
 	null int
@@ -49,9 +47,7 @@ type keeper struct {
 	launched int      // launches that started
 	reaped   int      // children that were reaped, orphans included
 	emptied  []string // leaves to remove, of launches that have ended
-
-	children int  // eventfd: wakes the reaper when it waits for a first child
-	childish bool // the reaper waits on it
+	reapDue  bool     // children may have ended
 
 	garbage garbage
 }
@@ -66,7 +62,7 @@ type question struct {
 // then returns nil. An error means that it could not begin.
 func Keep(o Options) error {
 	k := &keeper{
-		opts: o, uid: uint32(os.Geteuid()), children: -1,
+		opts: o, uid: uint32(os.Geteuid()),
 		procs: make(map[string]*process), byPID: make(map[int]*process),
 	}
 	if err := k.settle(); err != nil {
@@ -76,7 +72,6 @@ func Keep(o Options) error {
 		return err
 	}
 	warmThreads()
-	go k.reap()
 	k.loop()
 	return nil
 }
@@ -87,9 +82,6 @@ func (k *keeper) open() (err error) {
 		return err
 	}
 	if k.spare, err = sys.Dup(k.null); err != nil {
-		return err
-	}
-	if k.children, err = sys.Eventfd(); err != nil {
 		return err
 	}
 	if err = k.journal.open(k.opts.Dir); err != nil {
@@ -105,7 +97,14 @@ func (k *keeper) open() (err error) {
 	if !k.journal.write(wire.Entry{Fact: wire.FactKeeper, Hello: &hello}) {
 		return k.journal.err
 	}
-	return k.poll.add(k.opts.Listener, syscall.EPOLLIN, listener{})
+	if err := k.poll.add(k.opts.Listener, syscall.EPOLLIN, listener{}); err != nil {
+		return err
+	}
+	wake, err := catchSignals()
+	if err != nil {
+		return err
+	}
+	return k.poll.add(wake, syscall.EPOLLIN, reaping{})
 }
 
 // logLine writes to stderr, which the service has made a log file.

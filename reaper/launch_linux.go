@@ -205,10 +205,6 @@ func (k *keeper) track(p *process) {
 	p.pidfd, p.started.PID = p.child.PIDFD, p.child.PID
 	k.procs[p.started.Process], k.byPID[p.started.PID] = p, p
 	k.inflight++
-	if k.childish {
-		k.childish = false
-		_ = sys.Write(k.children, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	}
 	p.started.Ino, _ = sys.PidfsIno(p.pidfd)
 	if b, err := sys.ProcFile(p.started.PID, "stat"); err == nil {
 		if st, err := sys.ParseStat(b); err == nil {

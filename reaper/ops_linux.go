@@ -123,9 +123,8 @@ func (k *keeper) listProcesses(h *wire.Hello, skip int) (fds []int) {
 	return fds
 }
 
-// signal goes to a launched process through its handle. It is ours and not
-// reaped while the lock is held, so its number is safe where there is no
-// pidfd_send_signal.
+// signal goes to a launched process through its handle. Nobody but us reaps it,
+// so its number is safe too, where there is no pidfd_send_signal.
 func (k *keeper) signal(s *wire.Signal) *wire.Error {
 	p := k.procs[s.Process]
 	if p == nil || p.deciding() || p.pidfd < 0 {

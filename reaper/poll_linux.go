@@ -79,15 +79,21 @@ func (k *keeper) loop() {
 
 // turn handles events and says how long the loop may wait for the next.
 func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	for i := range events {
 		if s := k.poll.source(&events[i]); s != nil {
 			guard("loop", func() { s.ready(k, events[i].Events) })
 		}
 	}
-	guard("census", k.runCensuses)
+	if k.reapDue {
+		guard("reap", k.reap)
+	}
 	if len(k.censuses) > 0 {
+		guard("census", k.runCensuses)
+	}
+	switch {
+	case k.reapDue:
+		return 0
+	case len(k.censuses) > 0:
 		return censusPause
 	}
 	return -1

@@ -1,53 +1,15 @@
 package reaper
 
-import (
-	"errors"
-	"syscall"
+import "pinfold.dev/internal/sys"
 
-	"pinfold.dev/internal/sys"
-)
-
-// reapBatch is how many children are reaped before somebody else gets the lock.
+// reapBatch is how many children are reaped before the loop looks at what else
+// there is.
 const reapBatch = 64
 
-// reap waits for children, for ever. It only peeks without the lock.
+// reap reaps a batch, and tries to remove leaves that may have emptied.
 func (k *keeper) reap() {
-	for {
-		_, err := sys.Waitid(sys.PAll, 0, sys.WExited|sys.WNoWait|sys.WAll)
-		switch {
-		case err == nil:
-			for k.reapSome() {
-			}
-		case errors.Is(err, syscall.ECHILD):
-			k.awaitChild()
-		default:
-			logLine(err.Error())
-			sys.Nanosleep(1e8)
-		}
-	}
-}
-
-// awaitChild waits until there is a child. Without one there is no descendant
-// either, so the next comes of a launch.
-func (k *keeper) awaitChild() {
-	k.mu.Lock()
-	_, err := sys.Waitid(sys.PAll, 0, sys.WExited|sys.WNoHang|sys.WNoWait|sys.WAll)
-	k.childish = errors.Is(err, syscall.ECHILD)
-	wait := k.childish
-	k.mu.Unlock()
-	if wait {
-		var b [8]byte
-		_, _ = syscall.Read(k.children, b[:])
-	}
-}
-
-// reapSome reaps a batch and tells whether there may be more.
-func (k *keeper) reapSome() (more bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	guard("reaper", func() { more = k.reapReady(reapBatch) == reapBatch })
-	guard("reaper", func() { k.sweepLeaves(16) })
-	return more
+	k.reapDue = k.reapReady(reapBatch) == reapBatch
+	k.sweepLeaves(16)
 }
 
 // reapReady reaps up to n children that have ended, and returns how many.

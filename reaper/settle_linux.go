@@ -37,43 +37,23 @@ func (k *keeper) settle() error {
 	}
 	// The child shares our memory until it executes, also after it has become
 	// another user: undumpable keeps that user from tracing it.
-	if err := sys.SetDumpable(false); err != nil {
-		return err
-	}
-	return shield()
+	return sys.SetDumpable(false)
 }
 
-// shield makes stray signals harmless. Left alone are faults that the Go runtime
-// makes panics of, URG with which it preempts, and those that cannot be ignored.
-// The children's dispositions are all reset, whatever ours are.
-func shield() error {
-	for s := syscall.Signal(1); s <= 64; s++ {
-		switch s {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV:
-			continue
-		}
-		// SIGCHLD ignored would have the kernel reap our children; by default
-		// it does nothing, also not wake us.
-		if err := sys.SetDisposition(s, s != syscall.SIGCHLD && s != syscall.SIGCONT); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// procs is how many threads may run Go at a time: the loop and the reaper.
-const procs = 2
+// threadsRunning is how many threads may run Go at a time: the loop, and one
+// for the collector. With one alone the runtime's monitor would take the
+// processor away from the loop each time that it waits.
+const threadsRunning = 2
 
 // warmThreads makes every thread that the keeper will ever need: as many as may
-// run, and one for each that may wait in a system call (loop and reaper). It
-// turns off the collector's own clock, which would wake an idle keeper every
-// two minutes.
+// run, and one for the loop when it waits in a system call. It turns off the
+// collector's own clock, which would wake an idle keeper every two minutes.
 func warmThreads() {
-	runtime.GOMAXPROCS(procs) // also stops the runtime from watching cgroup limits
+	runtime.GOMAXPROCS(threadsRunning) // also stops the runtime from watching cgroup limits
 	debug.SetGCPercent(-1)
 	var up, down sync.WaitGroup
 	release := make(chan struct{})
-	for range procs + 2 {
+	for range threadsRunning + 1 {
 		up.Add(1)
 		down.Add(1)
 		go func() {

@@ -3,6 +3,8 @@ package spawn
 import (
 	"syscall"
 	"unsafe"
+
+	"pinfold.dev/reaper/spawn/inherited"
 )
 
 // args is all that the child reads. It lives on the heap and is referenced by
@@ -17,7 +19,8 @@ type args struct {
 	uid, gid  uintptr
 	groups    *uint32
 	ngroups   uintptr
-	nofile    *syscall.Rlimit
+	reset     uint64 // signals to give their default disposition
+	nofile    inherited.Limit
 	dir       *byte
 	paths     **byte // NUL-terminated strings, nil-terminated list; so the two below
 	argv      **byte
@@ -50,7 +53,7 @@ const (
 //go:nocheckptr
 //go:noinline
 func child(a *args) {
-	resetSignals()
+	resetSignals(a.reset)
 	syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	if e := setFDs(a); e != 0 {
 		fail(a, StepStdio, e, 0)
@@ -58,8 +61,8 @@ func child(a *args) {
 	if a.gate >= 0 && !passGate(a) {
 		exit(127)
 	}
-	if a.nofile != nil {
-		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(a.nofile)), 0, 0, 0)
+	if a.nofile.Hard != 0 {
+		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&a.nofile)), 0, 0, 0)
 	}
 	if a.setUser {
 		if e := setUser(a); e != 0 {
@@ -74,14 +77,17 @@ func child(a *args) {
 	execute(a)
 }
 
-// resetSignals gives every signal its default disposition: handlers, which are
-// the runtime's, and what an ancestor ignored.
+// resetSignals gives the signals of a set their default disposition: what an
+// ancestor ignored and, where the clone could not do it, the runtime's handlers.
 //
 //go:nosplit
 //go:norace
-func resetSignals() {
+func resetSignals(set uint64) {
 	var dfl [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
 	for s := uintptr(1); s <= lastSignal; s++ {
+		if set>>(s-1)&1 == 0 {
+			continue
+		}
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
 	}
 }

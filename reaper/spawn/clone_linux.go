@@ -8,7 +8,8 @@ import (
 const (
 	cloneVM         = 0x100
 	clonePidfd      = 0x1000
-	cloneIntoCgroup = 0x200000000
+	cloneClearSig   = 0x100000000 // CLONE_CLEAR_SIGHAND, Linux 5.5
+	cloneIntoCgroup = 0x200000000 // Linux 5.7
 )
 
 // cloneArgs is struct clone_args of clone3(2), up to Linux 5.7.
@@ -37,11 +38,13 @@ func (c *Child) clone(cgroup int) syscall.Errno {
 	a.pidfd = -1
 	var r uintptr
 	if cgroup < 0 {
+		a.reset = ^uint64(0)
 		r = cloneBlocked(syscall.SYS_CLONE, cloneVM|clonePidfd|uintptr(syscall.SIGCHLD),
 			c.stack+stackSize, uintptr(unsafe.Pointer(&a.pidfd)), childEntry(), a)
 	} else {
+		a.reset = c.owner.ignored()
 		a.clone = cloneArgs{
-			flags: cloneVM | clonePidfd | cloneIntoCgroup, exitSignal: uint64(syscall.SIGCHLD),
+			flags: cloneVM | clonePidfd | cloneClearSig | cloneIntoCgroup, exitSignal: uint64(syscall.SIGCHLD),
 			pidfd: uint64(uintptr(unsafe.Pointer(&a.pidfd))),
 			stack: uint64(c.stack), stackSize: stackSize, cgroup: uint64(cgroup),
 		}
@@ -66,4 +69,21 @@ func cloneBlocked(nr, a1, a2, a3, entry uintptr, a *args) uintptr {
 	r := rawClone(nr, a1, a2, a3, entry, a)
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
 	return r
+}
+
+// ignored is the set of signals that this process ignores, which clearing the
+// handlers does not touch. It is looked at once.
+func (s *Spawner) ignored() uint64 {
+	if s.looked {
+		return s.ignore
+	}
+	s.looked = true
+	var act [4]uint64
+	for sig := uintptr(1); sig <= lastSignal; sig++ {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0)
+		if act[0] == 1 { // SIG_IGN
+			s.ignore |= 1 << (sig - 1)
+		}
+	}
+	return s.ignore
 }

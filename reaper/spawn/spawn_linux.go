@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"pinfold.dev/reaper/spawn/inherited"
 )
 
 // Step is a step of a start.
@@ -80,8 +82,13 @@ type User struct {
 }
 
 // Spawner starts processes. It keeps the stacks that children ran on. The zero
-// value is ready; it is not for several goroutines at a time.
-type Spawner struct{ stacks []uintptr }
+// value is ready; it is not for several goroutines at a time. What this process
+// ignores must not change after the first Start.
+type Spawner struct {
+	stacks []uintptr
+	looked bool
+	ignore uint64 // signals that were ignored when it was looked
+}
 
 // Child is a process that was cloned. Status is readable once Confirm has
 // something to tell. PIDFD and Status are close-on-exec and the owner's to
@@ -99,25 +106,11 @@ type Child struct {
 	owner  *Spawner
 }
 
-// inheritedNofile is the limit of open files that we were started with. Package
-// os raises the soft limit when it is initialised, and that is not for our
-// children. This package is initialised before: of two that are ready the first
-// in alphabetical order is, and os waits for time (Go specification, "Program
-// initialization").
-var inheritedNofile = nofile()
-
-func nofile() *syscall.Rlimit {
-	var l syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
-		return nil
-	}
-	return &l
-}
-
 const stackSize = 32 << 10
 
 // Start clones the child and returns without waiting for it. The error is an
-// *Error with StepClone or StepStdio (no pipe), or EINVAL for a bad Spec.
+// *Error with StepClone, StepStdio (no pipe) or StepUser (no such one can be),
+// or EINVAL for a bad Spec.
 func (s *Spawner) Start(spec *Spec) (*Child, error) {
 	if len(spec.Argv) == 0 {
 		return nil, syscall.EINVAL
@@ -221,7 +214,7 @@ func (c *Child) parse(r *[3]uint32) *Error {
 
 // newArgs lays the request out as the kernel reads it.
 func newArgs(spec *Spec, paths []string) (*args, error) {
-	a := &args{fds: spec.Stdio, gate: -1, gateWrite: -1, nofile: inheritedNofile}
+	a := &args{fds: spec.Stdio, gate: -1, gateWrite: -1, nofile: inherited.Nofile}
 	var err error
 	if a.argv, err = syscallList(spec.Argv); err != nil {
 		return nil, err
@@ -236,6 +229,9 @@ func newArgs(spec *Spec, paths []string) (*args, error) {
 		return nil, err
 	}
 	if u := spec.User; u != nil {
+		if u.UID == ^uint32(0) || u.GID == ^uint32(0) { // to the kernel: stay who you are
+			return nil, &Error{Step: StepUser, Errno: syscall.EINVAL, Path: strconv.FormatUint(uint64(u.UID), 10)}
+		}
 		a.setUser, a.setGroups = true, u.SetGroups
 		a.uid, a.gid = uintptr(u.UID), uintptr(u.GID)
 		groups := append(slices.Clone(u.Groups), 0) // never empty, so that it has an address

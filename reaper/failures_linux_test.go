@@ -1,0 +1,211 @@
+package reaper_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pinfold.dev/internal/wire"
+)
+
+func TestLaunchesThatFail(t *testing.T) {
+	b := newBed(t)
+	plain := filepath.Join(b.dir, "plain")
+	noexec := filepath.Join(b.dir, "noexec")
+	private := filepath.Join(b.dir, "private")
+	for path, mode := range map[string]os.FileMode{plain: 0o644, noexec: 0o755} {
+		if err := os.WriteFile(path, []byte("echo hi\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	with := func(change func(*wire.Launch), argv ...string) *wire.Launch {
+		l := request("", argv...)
+		if change != nil {
+			change(l)
+		}
+		return l
+	}
+	nobody := func(l *wire.Launch) { l.SetUser, l.UID, l.GID = true, 65534, 65534 }
+	b.mustLaunch(request("taken", "sleep", "60"))
+	fds := b.keeperFDs()
+	for i, tt := range []struct {
+		name   string
+		launch *wire.Launch
+		kind   string
+		errno  syscall.Errno
+		path   string
+	}{
+		{"missing", with(nil, "/no/such"), wire.ErrExec, syscall.ENOENT, "/no/such"},
+		{"missing in PATH", with(nil, "nosuch"), wire.ErrExec, syscall.ENOENT, "nosuch"},
+		{"not executable", with(nil, plain), wire.ErrExec, syscall.EACCES, plain},
+		{"no format", with(nil, noexec), wire.ErrExec, syscall.ENOEXEC, noexec},
+		{"a directory", with(nil, "/etc"), wire.ErrExec, syscall.EACCES, "/etc"},
+		{"argument too long", with(nil, "true", strings.Repeat("x", 1<<18)), wire.ErrExec, syscall.E2BIG, "/usr/bin/true"},
+		{"no such cwd", with(func(l *wire.Launch) { l.Cwd = "/no/such" }, "true"), wire.ErrCwd, syscall.ENOENT, "/no/such"},
+		{"cwd is a file", with(func(l *wire.Launch) { l.Cwd = plain }, "true"), wire.ErrCwd, syscall.ENOTDIR, plain},
+		{"cwd forbidden", with(func(l *wire.Launch) { nobody(l); l.Cwd = private }, "true"), wire.ErrCwd, syscall.EACCES, private},
+		{"no such user", with(func(l *wire.Launch) { l.SetUser, l.UID, l.GID = true, 1<<32-1, 1 }, "true"), wire.ErrUser, syscall.EINVAL, "4294967295"},
+		{"no argv", with(nil), wire.ErrProtocol, 0, ""},
+		{"a NUL", with(nil, "true", "\x00"), wire.ErrProtocol, syscall.EINVAL, ""},
+		{"a descriptor too many", with(func(l *wire.Launch) { l.Stderr = 1 }, "true"), wire.ErrProtocol, 0, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer null.Close()
+			tt.launch.Process = fmt.Sprintf("p%d", i)
+			a := b.launch(tt.launch, int(null.Fd()))
+			if a.Error == nil || a.Error.Kind != tt.kind || a.Error.Errno != int(tt.errno) || a.Error.Path != tt.path {
+				t.Errorf("error %+v, want %s %v %s", a.Error, tt.kind, tt.errno, tt.path)
+			}
+			if got := b.leaves(); len(got) != 1 {
+				t.Errorf("leaves %v", got)
+			}
+		})
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "cgroup.procs", "taken", strings.Repeat("x", 65)} {
+		if a := b.launch(request(name, "true")); a.Error == nil || a.Error.Kind != wire.ErrProtocol {
+			t.Errorf("process id %q: %+v", name, a.Error)
+		}
+	}
+	if after := b.keeperFDs(); after != fds {
+		t.Errorf("%d descriptors, before %d", after, fds)
+	}
+	if got := strings.Fields(b.keeperChildren()); len(got) != 1 {
+		t.Errorf("children %v", got)
+	}
+	for _, e := range b.journal() {
+		if e.Fact == wire.FactStarted && e.Process != "taken" {
+			t.Errorf("journal says started: %+v", e)
+		}
+	}
+	if m := b.call(wire.Message{Op: wire.OpFence}); m.Fenced == nil || m.Fenced.Launched != 1 {
+		t.Errorf("fence: %+v", m)
+	}
+}
+
+func TestCgroupFailures(t *testing.T) {
+	b := newBed(t)
+	limit := filepath.Join(b.work, "cgroup.max.descendants")
+	if err := os.WriteFile(limit, []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if a := b.launch(request("p1", "true")); a.Error == nil || a.Error.Kind != wire.ErrCgroup || a.Error.Errno != int(syscall.EAGAIN) {
+		t.Errorf("no room for a leaf: %+v", a.Error)
+	}
+	if err := os.WriteFile(limit, []byte("max"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(b.work, "p2"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if a := b.launch(request("p2", "true")); a.Error == nil || a.Error.Kind != wire.ErrCgroup || a.Error.Errno != int(syscall.EEXIST) {
+		t.Errorf("leaf that exists: %+v", a.Error)
+	}
+	freeze := filepath.Join(b.work, "cgroup.freeze")
+	for _, tt := range []struct{ state, kind string }{{"1", wire.ErrFrozen}, {"0", ""}} {
+		if err := os.WriteFile(freeze, []byte(tt.state), 0); err != nil {
+			t.Fatal(err)
+		}
+		kind := ""
+		if a := b.launch(request("p3", "true")); a.Error != nil {
+			kind = a.Error.Kind
+		}
+		if kind != tt.kind {
+			t.Errorf("freeze %s: error %q, want %q", tt.state, kind, tt.kind)
+		}
+	}
+	b.exitOf("p3")
+	eventually(t, "leaf p3 is removed", func() bool { return len(b.leaves()) == 1 })
+	removeTree(b.work)
+	if a := b.launch(request("p4", "true")); a.Error == nil || a.Error.Kind != wire.ErrCgroup || a.Error.Errno != int(syscall.ENOENT) {
+		t.Errorf("removed cgroup: %+v", a.Error)
+	}
+	if m := b.call(wire.Message{Op: wire.OpHold, Hold: &wire.Hold{Work: "/tmp"}}); m.Error == nil || m.Error.Kind != wire.ErrProtocol {
+		t.Errorf("another hold: %+v", m.Error)
+	}
+}
+
+func TestHoldNeedsACgroup(t *testing.T) {
+	b := newKeeper(t, nil)
+	for _, path := range []string{"/tmp", "/no/such", "relative", ""} {
+		if m := b.call(wire.Message{Op: wire.OpHold, Hold: &wire.Hold{Work: path}}); m.Error == nil || m.Error.Kind != wire.ErrCgroup {
+			t.Errorf("hold %q: %+v", path, m.Error)
+		}
+	}
+	if a := b.launch(request("p1", "true")); a.Error == nil || a.Error.Kind != wire.ErrProtocol {
+		t.Errorf("launch before hold: %+v", a.Error)
+	}
+}
+
+// A keeper of an ordinary user launches as that user and nobody else.
+func TestUnprivileged(t *testing.T) {
+	b := newKeeper(t, func(c *exec.Cmd) {
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+		dir := c.Args[len(c.Args)-1]
+		if err := errors.Join(os.Chown(dir, 65534, 65534), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, dir := range []string{b.cgroup, b.work} {
+		for _, f := range []string{"", "cgroup.procs"} {
+			if err := os.Chown(filepath.Join(dir, f), 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b.mustHold(false)
+	l := request("p1", "id", "-u")
+	l.SetUser, l.UID, l.GID = true, 65534, 65534
+	if out := b.output(l); out != "65534\n" {
+		t.Errorf("own user: %q", out)
+	}
+	l = request("p2", "id", "-u")
+	l.SetUser, l.UID, l.GID = true, 0, 0
+	if a := b.launch(l); a.Error == nil || a.Error.Kind != wire.ErrUser || a.Error.Errno != int(syscall.EPERM) {
+		t.Errorf("root: %+v", a.Error)
+	}
+}
+
+// The Go runtime dies when it cannot make a thread. What runs in a turn may use
+// up all pids; here those of a PID namespace.
+func TestOutOfPIDs(t *testing.T) {
+	b := newKeeper(t, func(c *exec.Cmd) { c.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID })
+	b.mustHold(false)
+	if out := b.output(request("max", "sh", "-c", "echo 301 > /proc/sys/kernel/pid_max && echo ok")); out != "ok\n" {
+		t.Skipf("pid_max is not the namespace's own (requires >= 6.14): %q", out)
+	}
+	full := false
+	for i := 0; i < 400 && !full; i++ {
+		a := b.launch(request(fmt.Sprintf("p%d", i), "sleep", "60"))
+		if full = a.Error != nil; full && (a.Error.Kind != wire.ErrFork || a.Error.Errno != int(syscall.EAGAIN)) {
+			t.Fatalf("launch %d: %+v", i, a.Error)
+		}
+	}
+	if !full {
+		t.Fatal("400 launches with 301 pids")
+	}
+	for i := range 300 { // the collector has to run too
+		if a := b.launch(request(fmt.Sprintf("q%d", i), "sleep", strings.Repeat("1", 20000))); a.Error == nil || a.Error.Kind != wire.ErrFork {
+			t.Fatalf("launch without pids: %+v", a.Error)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(b.work, "cgroup.kill"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	b.exitOf("p0")
+	b.call(wire.Message{Op: wire.OpCensus})
+	if out := b.output(request("last", "echo", "again")); out != "again\n" {
+		t.Errorf("output %q", out)
+	}
+}

@@ -1,0 +1,56 @@
+package reaper_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	seccomp "github.com/elastic/go-seccomp-bpf"
+)
+
+// helpers are programs that the test binary is when PINFOLD_TEST_HELPER names
+// one.
+var helpers = map[string]func(args []string) int{
+	"hostile-ancestor": hostileAncestor,
+	"without-clone3":   withoutClone3,
+}
+
+// become runs a command in place of this process.
+func become(args []string) int {
+	err := syscall.Exec(args[0], args, []string{"PATH=/usr/bin:/bin"})
+	fmt.Fprintln(os.Stderr, "exec:", err)
+	return 99
+}
+
+// hostileAncestor ignores and blocks every signal, and then becomes args.
+func hostileAncestor(args []string) int {
+	runtime.LockOSThread()
+	ignore := [4]uint64{1} // SIG_IGN
+	for s := uintptr(1); s <= 64; s++ {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
+	}
+	all := ^uint64(0)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 2, uintptr(unsafe.Pointer(&all)), 0, 8, 0, 0)
+	return become(args)
+}
+
+// withoutClone3 becomes args on a host that refuses clone3.
+func withoutClone3(args []string) int {
+	filter := seccomp.Filter{
+		NoNewPrivs: true,
+		Flag:       seccomp.FilterFlagTSync,
+		Policy: seccomp.Policy{
+			DefaultAction: seccomp.ActionAllow,
+			Syscalls: []seccomp.SyscallGroup{{
+				Action: seccomp.ActionErrno | seccomp.Action(syscall.ENOSYS), Names: []string{"clone3"},
+			}},
+		},
+	}
+	if err := seccomp.LoadFilter(filter); err != nil {
+		fmt.Fprintln(os.Stderr, "seccomp:", err)
+		return 99
+	}
+	return become(args)
+}
