@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,17 +143,27 @@ func monotonic() int64 {
 	return now.Sec
 }
 
-// playBlocked: FILE WITNESS. It writes to FILE and syncs, and beats in WITNESS
-// each time that has worked. On a frozen file system it does not come back.
+// playBlocked: FILE WITNESS WHO. It writes to FILE and syncs, and beats in
+// WITNESS each time that has worked: in its main thread (process), or in
+// another (thread). On a frozen file system that thread does not come back.
 func playBlocked(words []string) int {
 	f := must(os.OpenFile(words[0], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600))
 	j := pulse(words[1])
-	for {
-		_ = must(f.WriteString("x"))
-		check(f.Sync())
-		_ = must(syscall.Write(j.fd, j.mark[:]))
-		time.Sleep(time.Millisecond)
+	write := func() {
+		runtime.LockOSThread()
+		for {
+			_ = must(f.WriteString("x"))
+			check(f.Sync())
+			_ = must(syscall.Write(j.fd, j.mark[:]))
+			time.Sleep(time.Millisecond)
+		}
 	}
+	if words[2] == "thread" {
+		go write()
+		select {}
+	}
+	write()
+	return 0
 }
 
 // playNSInit: WORD... It is init of a PID namespace: it mounts its /proc, runs

@@ -19,9 +19,11 @@ import (
 // helperEnv names the helper that this binary is to play.
 const helperEnv = "PINFOLD_TEST_HELPER"
 
-// init keeps the main goroutine on the main thread where a helper is to end it.
+// init keeps the main goroutine on the main thread where a helper ends or
+// blocks it.
 func init() {
-	if os.Getenv(helperEnv) == "headless" {
+	switch os.Getenv(helperEnv) {
+	case "headless", "blocked":
 		runtime.LockOSThread()
 	}
 }
