@@ -38,12 +38,16 @@ func TestMain(m *testing.M) {
 //	setfrom NAME INDEX      set a variable to a word of the last output
 //	alive|dead FILE         whether the process whose pid the file has lives
 func TestScripts(t *testing.T) {
+	init := buildInit(t.TempDir())
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       flag.Lookup("update").Value.String() == "true",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Setup:               setupScript,
+		Setup: func(e *testscript.Env) error {
+			e.Values["init"] = init
+			return setupScript(e)
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"needs": needs, "page": page, "exits": exits, "serve": serveIn, "stopserve": stopServe,
 			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom, "setturn": setTurn, "onejson": oneJSON,
@@ -71,6 +75,10 @@ func setupScript(e *testscript.Env) error {
 // needs is the only way to skip. It asks the host, not our own code, which may
 // be what is broken.
 func needs(ts *testscript.TestScript, neg bool, features []string) {
+	t := ts.Value("t").(testscript.T)
+	if testing.Short() {
+		t.Skip("-short: the scripts that need no service only")
+	}
 	for _, f := range features {
 		var has bool
 		switch f {
@@ -85,7 +93,7 @@ func needs(ts *testscript.TestScript, neg bool, features []string) {
 			has = err == nil
 		}
 		if !has {
-			ts.Value("t").(testscript.T).Skip("this host has no " + f)
+			t.Skip("this host has no " + f)
 		}
 	}
 }

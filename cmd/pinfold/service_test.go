@@ -27,21 +27,20 @@ type service struct {
 	log  *syncBuffer
 }
 
-// initBinary builds pinfold-init, once.
-var initBinary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "pinfold-test-init")
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(dir, initName)
-	if b, err := exec.Command("go", "build", "-o", out, "pinfold.dev/cmd/pinfold-init").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", initName, err, b)
-	}
-	return out, nil
-})
+// buildInit returns a function that builds pinfold-init into dir, once.
+func buildInit(dir string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		out := filepath.Join(dir, initName)
+		b, err := exec.Command("go", "build", "-o", out, "pinfold.dev/cmd/pinfold-init").CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("build %s: %w\n%s", initName, err, b)
+		}
+		return out, nil
+	})
+}
 
 func serveIn(ts *testscript.TestScript, neg bool, args []string) {
-	init, err := initBinary()
+	init, err := ts.Value("init").(func() (string, error))()
 	ts.Check(err)
 	s := ts.Value("service").(*service)
 	first := s.cmd == nil

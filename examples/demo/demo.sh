@@ -21,11 +21,14 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/pinfold-demo.XXXXXX") || exit 1
 chmod 755 "$tmp"
 mkdir "$tmp/beats" && cp "$here/mess.sh" "$tmp/" || exit 1
 export PINFOLD_SOCKET=$tmp/run/pinfold.sock
-service='' unit='' canary='' turn='' parent=''
+service='' unit='' canary='' parent=''
 
 cleanup() {
 	trap '' INT TERM HUP
-	[ -z "$turn" ] || "$pinfold" abandon --grace 0 --leftovers "$turn" >/dev/null 2>&1
+	# The service is ours alone, so every turn of it is.
+	"$pinfold" ps 2>/dev/null | tail -n +2 | while read -r id _; do
+		"$pinfold" abandon --grace 0 --leftovers "$id" >/dev/null 2>&1
+	done
 	[ -z "$unit" ] || systemctl --user stop "$unit" >/dev/null 2>&1
 	[ -z "$service" ] || { kill "$service" && wait "$service"; } 2>/dev/null
 	[ -z "$canary" ] || { kill "$canary" && wait "$canary"; } 2>/dev/null
@@ -47,7 +50,8 @@ if [ "$(id -u)" != 0 ] && [[ $own != */user@"$(id -u)".service/* ]] && systemctl
 	systemd-run --user --quiet --collect --unit="$unit" -p Delegate=yes "--setenv=PINFOLD_SOCKET=$PINFOLD_SOCKET" "${serve[@]}" ||
 		fail "the user's service manager did not start the service"
 else
-	"${serve[@]}" >"$tmp/log" 2>&1 &
+	# In a session of its own: Ctrl-C is for us, who need it to clean up.
+	setsid "${serve[@]}" >"$tmp/log" 2>&1 &
 	service=$!
 fi
 for i in {1..200}; do

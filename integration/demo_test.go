@@ -1,0 +1,182 @@
+package integration
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The demo proves what it shows; here it is held to that, on this machine and
+// under systemd, as root and as a user that has logged in.
+
+func TestDemo(t *testing.T) {
+	needRoot(t)
+	d := startDemo(t, Binaries(t), demoDir(t))
+	d.ends(t, 0)
+	d.proved(t)
+	d.leavesNothing(t)
+}
+
+// TestDemoInterrupted is Ctrl-C while the mess is at its worst.
+func TestDemoInterrupted(t *testing.T) {
+	needRoot(t)
+	d := startDemo(t, Binaries(t), demoDir(t))
+	for end := time.Now().Add(time.Minute); !strings.Contains(d.out.String(), "pinfold tree"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the demo did not come to its tree:\n%s", d.out.String())
+		}
+	}
+	if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	d.ends(t, 130)
+	d.leavesNothing(t)
+}
+
+func TestDemoInBeds(t *testing.T) {
+	needRoot(t)
+	dir := stage(t)
+	for _, name := range []string{"demo.sh", "mess.sh"} {
+		stageFile(t, dir, filepath.Join(demoDir(t), name))
+	}
+	for _, o := range []BedOptions{{Bed: "demo"}, {Bed: "demo", User: "bed"}} {
+		t.Run("as "+o.User, func(t *testing.T) {
+			o.Bin, o.Env = true, []string{"PINFOLD_DEMO_DIR=" + dir}
+			InNamespaceBed(t, "", o, "^TestDemoThere$")
+		})
+	}
+}
+
+func TestDemoThere(t *testing.T) {
+	needBed(t, "demo")
+	d := startDemo(t, os.Getenv("PINFOLD_BIN_DIR"), os.Getenv("PINFOLD_DEMO_DIR"))
+	d.ends(t, 0)
+	d.proved(t)
+	if !strings.Contains(d.out.String(), "holds turns at grade scope") {
+		t.Errorf("under systemd the demo is not at grade scope:\n%s", d.out.String())
+	}
+	d.leavesNothing(t)
+}
+
+func demoDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../examples/demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// demo is a running demo, in a process group and a directory of its own.
+type demo struct {
+	cmd *exec.Cmd
+	tmp string
+	out *lockedBuffer
+}
+
+func startDemo(t *testing.T, bin, dir string) *demo {
+	t.Helper()
+	tmp, err := os.MkdirTemp("", "pinfold-demo-test.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	d := &demo{cmd: exec.Command(filepath.Join(dir, "demo.sh")), tmp: tmp, out: &lockedBuffer{}}
+	d.cmd.Env = append(os.Environ(), "PINFOLD_BIN="+bin, "TMPDIR="+tmp, "LC_ALL=C.UTF-8", "NO_COLOR=1")
+	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *demo) ends(t *testing.T, want int) {
+	t.Helper()
+	late := time.AfterFunc(5*time.Minute, func() { _ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGTERM) })
+	defer late.Stop()
+	_ = d.cmd.Wait()
+	if got := d.cmd.ProcessState.ExitCode(); got != want {
+		t.Fatalf("the demo exited with %d, not %d:\n%s", got, want, d.out.String())
+	}
+}
+
+func (d *demo) proved(t *testing.T) {
+	t.Helper()
+	out := d.out.String()
+	if n := len(regexp.MustCompile(`(?m)^  proved  `).FindAllString(out, -1)); n != 4 {
+		t.Errorf("the demo proved %d things, not 4:\n%s", n, out)
+	}
+	for _, want := range []string{"✔ complete", "  setsid\n", "  daemon\n", " stubborn\n"} {
+		if !strings.Contains(strings.ReplaceAll(out, "─ ", "  "), want) {
+			t.Errorf("the demo does not show %q:\n%s", want, out)
+		}
+	}
+	t.Log(out)
+}
+
+// leavesNothing looks for files of the demo, processes that name its
+// directory, and the turn's cgroup.
+func (d *demo) leavesNothing(t *testing.T) {
+	t.Helper()
+	if left, err := os.ReadDir(d.tmp); err != nil || len(left) > 0 {
+		t.Errorf("left in %s: %v, %v", d.tmp, left, err)
+	}
+	var left []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if left = naming(d.tmp); len(left) == 0 {
+			break
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("processes left: %q", left)
+	}
+	id := regexp.MustCompile(`--turn (\w+)`).FindStringSubmatch(d.out.String())
+	if id == nil {
+		t.Fatalf("the demo names no turn:\n%s", d.out.String())
+	}
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, e os.DirEntry, err error) error {
+		if err == nil && strings.Contains(e.Name(), id[1]) {
+			t.Errorf("cgroup left: %s", path)
+		}
+		return nil
+	})
+}
+
+// naming lists processes whose arguments or working directory name dir.
+func naming(dir string) (found []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range all {
+		args, _ := os.ReadFile(p + "/cmdline")
+		cwd, _ := os.Readlink(p + "/cwd")
+		if bytes.Contains(args, []byte(dir)) || strings.HasPrefix(cwd, dir) {
+			found = append(found, p+" "+string(bytes.ReplaceAll(args, []byte{0}, []byte{' '})))
+		}
+	}
+	return found
+}
+
+// lockedBuffer may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
