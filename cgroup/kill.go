@@ -93,7 +93,7 @@ func (k *killing) run(ctx context.Context) error {
 		}
 		var err error
 		for shrinking := true; shrinking; {
-			if err = k.settle(ctx); !errors.Is(err, os.ErrDeadlineExceeded) {
+			if err = k.settle(ctx, left); !errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			}
 			shrinking, left = k.shrunk(left)
@@ -184,13 +184,18 @@ func (k *killing) killMembers() {
 	}
 }
 
-// settleFor is how long a signal is given before somebody looks who is left.
-const settleFor = 3 * time.Millisecond
+// A signal is given this long before somebody looks who is left: taking a
+// process down is some 40 µs of work, and looking, or a second signal, only
+// takes the kernel's time from it.
+const (
+	settleFor  = 3 * time.Millisecond
+	settleEach = 60 * time.Microsecond
+)
 
-// settle waits for the cgroup to become empty, for a while that grows with the
-// rounds, so that processes that cannot die cost little to wait for.
-func (k *killing) settle(ctx context.Context) error {
-	wait := min(settleFor<<min(k.Rounds-1, 6), 200*time.Millisecond)
+// settle waits for the cgroup to become empty, with left processes in it. The
+// wait grows with the rounds, so that those that cannot die cost little.
+func (k *killing) settle(ctx context.Context, left int) error {
+	wait := min(settleFor<<min(k.Rounds-1, 6), 200*time.Millisecond) + time.Duration(left)*settleEach
 	end := time.Now().Add(wait)
 	if end.After(k.end) {
 		end = k.end
@@ -198,8 +203,7 @@ func (k *killing) settle(ctx context.Context) error {
 	return k.dir.awaitEmpty(ctx, end)
 }
 
-// shrunk tells whether fewer are left than before: they are dying, at some 40 µs
-// each, and a second signal would only take their time.
+// shrunk tells whether fewer are left than before: they are dying, and want time.
 func (k *killing) shrunk(before int) (bool, int) {
 	if !time.Now().Before(k.end) {
 		return false, before

@@ -5,6 +5,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path"
 	"syscall"
@@ -41,6 +42,17 @@ type listing struct {
 	// threaded tells that the cgroup itself is threaded, so that it does not
 	// list processes.
 	threaded bool
+}
+
+// numbers are the pids alone.
+func (l *listing) numbers() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, p := range l.pids {
+			if !yield(p.PID) {
+				return
+			}
+		}
+	}
 }
 
 // list reads cgroup.procs or cgroup.threads of the cgroup and of those below.
@@ -131,21 +143,22 @@ func withChild(fd int, name string, fn func(child int, name string) error) error
 }
 
 // refuse returns pidfd.ErrRefused when the cgroup is our own or an ancestor of
-// it: by its id and, because the ids of our ancestors cannot always be found
-// (no /proc, another cgroup namespace), by whether it lists us.
+// it. A full list of its processes shows that, also where the ids of our
+// ancestors cannot be found (no /proc, another cgroup namespace); without one
+// the ids have to.
 func (d *Dir) refuse(l listing) error {
-	own, err := pidfd.OwnCgroups()
-	if e := pidfd.RefuseCgroup(d.id, own); e != nil {
-		return fmt.Errorf("cgroup %s: %w", d.path, e)
-	}
-	self := os.Getpid()
-	for _, p := range l.pids {
-		if p.PID == self {
-			return fmt.Errorf("cgroup %s: %w: it holds ourselves", d.path, pidfd.ErrRefused)
+	if l.ids != nil && !l.threaded {
+		if err := pidfd.RefuseHolding(l.numbers(), os.Getpid()); err != nil {
+			return fmt.Errorf("cgroup %s: %w", d.path, err)
 		}
+		return nil
 	}
-	if err != nil && (l.ids == nil || l.threaded) {
+	own, err := pidfd.OwnCgroups()
+	if err != nil {
 		return fmt.Errorf("cgroup %s: %w: cannot tell whether it holds ourselves: %w", d.path, pidfd.ErrRefused, err)
+	}
+	if err := pidfd.RefuseCgroup(d.id, own); err != nil {
+		return fmt.Errorf("cgroup %s: %w", d.path, err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ package pidfd
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"path"
 	"slices"
 
@@ -54,6 +55,18 @@ func RefuseCgroup(id uint64, own []uint64) error {
 		return fmt.Errorf("signal cgroup %d: %w: our own", id, ErrRefused)
 	case at > 0:
 		return fmt.Errorf("signal cgroup %d: %w: an ancestor of our own", id, ErrRefused)
+	}
+	return nil
+}
+
+// RefuseHolding returns ErrRefused for a cgroup, by the full list of the
+// processes in it and below, that holds ourselves: so it is our own or an
+// ancestor of it. self is our own pid.
+func RefuseHolding(pids iter.Seq[int], self int) error {
+	for pid := range pids {
+		if pid == self {
+			return fmt.Errorf("signal cgroup: %w: it holds ourselves", ErrRefused)
+		}
 	}
 	return nil
 }

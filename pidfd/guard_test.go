@@ -34,6 +34,9 @@ func TestRefuse(t *testing.T) {
 		{"its parent", RefuseCgroup(5, []uint64{9, 5, 1}), true},
 		{"the root", RefuseCgroup(1, []uint64{9, 5, 1}), true},
 		{"another cgroup", RefuseCgroup(7, []uint64{9, 5, 1}), false},
+		{"a cgroup that holds us", RefuseHolding(slices.Values([]int{7, self, 9}), self), true},
+		{"a cgroup that does not", RefuseHolding(slices.Values([]int{7, 0, 9}), self), false},
+		{"an empty cgroup", RefuseHolding(slices.Values([]int{}), self), false},
 		{"any cgroup where ours is unknown", RefuseCgroup(7, nil), false},
 	} {
 		if got := errors.Is(test.err, ErrRefused); got != test.refuse || (test.err == nil) == test.refuse {
