@@ -380,6 +380,9 @@ func TestOldKernel(t *testing.T) {
 // again, and tells what is said of the recorded one: with the pidfs inode and
 // without.
 func reuse([]string) error {
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return err
+	}
 	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return err
 	}

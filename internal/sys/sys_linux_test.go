@@ -18,7 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStubsMatch: every exported name exists on Linux and elsewhere.
+// TestStubsMatch: every exported name exists on Linux and elsewhere, but for
+// what only the keeper uses, which is a program for Linux.
 func TestStubsMatch(t *testing.T) {
 	linux, other := exported(t, "linux"), exported(t, "freebsd")
 	if d := cmp.Diff(linux, other); d != "" {
@@ -38,6 +39,9 @@ func exported(t *testing.T, goos string) []string {
 	}
 	names := make(map[string]bool)
 	for _, file := range pkg.GoFiles {
+		if file == "keeper_linux.go" {
+			continue
+		}
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
