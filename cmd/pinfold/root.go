@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ A turn is the unit: begin one, run processes in it, then finish or abandon it.
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
 		"the service's socket (default $PINFOLD_SOCKET, then the user's own service, then the system's)")
 	root.PersistentFlags().BoolVar(&a.asJSON, "json", false, "print the API's JSON, one document, instead of text")
-	for _, c := range append(a.commands(), topics()...) {
+	for _, c := range slices.Concat(a.commands(), topics(), a.buildCommands()) {
 		root.AddCommand(c)
 	}
 	strictHelp(root)
@@ -83,7 +84,7 @@ func (a *app) commands() []*cobra.Command {
 		a.beginCmd(), a.runCmd(), a.finishCmd(), a.abandonCmd(),
 		a.psCmd(), a.treeCmd(), a.showCmd(), a.waitCmd(), a.signalCmd(),
 		a.receiptCmd(), a.receiptsCmd(),
-		a.doctorCmd(), a.versionCmd(), a.manCmd(),
+		a.doctorCmd(), a.versionCmd(),
 	}
 }
 
