@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"syscall"
@@ -16,6 +17,8 @@ const (
 	censusMost  = 8192                   // processes that one look visits
 	exiting     = 0x4                    // PF_EXITING of include/linux/sched.h
 )
+
+var errNoProc = errors.New("/proc is not that of the keeper's PID namespace")
 
 // census is a census that was asked for.
 type census struct {
@@ -50,6 +53,9 @@ func (k *keeper) runCensuses() {
 // turn's cgroup. settled is false while somebody is seen to be ending.
 func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 	type link struct{ parent, pid int }
+	if !k.proc {
+		return nil, false, errNoProc
+	}
 	self := os.Getpid()
 	first, err := childrenOf(self)
 	if err != nil {

@@ -24,6 +24,7 @@ type keeper struct {
 	opts Options
 	uid  uint32
 	null int
+	proc bool // /proc is our own PID namespace's
 
 	nonce   string // empty until the first hello
 	work    *work  // nil until hold
@@ -47,6 +48,7 @@ type keeper struct {
 	launched int      // launches that started
 	reaped   int      // children that were reaped, orphans included
 	emptied  []string // leaves to remove, of launches that have ended
+	sweeps   int      // how often to try that again before the next reaping
 	reapDue  bool     // children may have ended
 
 	garbage garbage
@@ -62,7 +64,7 @@ type question struct {
 // then returns nil. An error means that it could not begin.
 func Keep(o Options) error {
 	k := &keeper{
-		opts: o, uid: uint32(os.Geteuid()),
+		opts: o, uid: uint32(os.Geteuid()), proc: sys.ReadHere().Proc,
 		procs: make(map[string]*process), byPID: make(map[int]*process),
 	}
 	if err := k.settle(); err != nil {

@@ -77,7 +77,7 @@ func (k *keeper) admit(l *wire.Launch, fds int) *wire.Error {
 	case !validName(l.Process):
 		return refusal(wire.ErrProtocol, "bad process id")
 	case k.procs[l.Process] != nil:
-		return refusal(wire.ErrProtocol, "process id is used already: "+l.Process)
+		return refusal(wire.ErrUsed, "process id is used already: "+l.Process)
 	case len(l.Argv) == 0:
 		return refusal(wire.ErrProtocol, "empty argv")
 	}
@@ -206,14 +206,23 @@ func (k *keeper) track(p *process) {
 	k.procs[p.started.Process], k.byPID[p.started.PID] = p, p
 	k.inflight++
 	p.started.Ino, _ = sys.PidfsIno(p.pidfd)
-	if b, err := sys.ProcFile(p.started.PID, "stat"); err == nil {
-		if st, err := sys.ParseStat(b); err == nil {
-			p.started.StartTicks = st.StartTicks
-		}
-	}
+	p.started.StartTicks = k.startTicks(p.started.PID)
 	if err := k.poll.add(p.child.Status, syscall.EPOLLIN, p); err != nil {
 		logLine("launch ", p.started.Process, ": ", err.Error()) // decided when it has ended
 	}
+}
+
+// startTicks is when a child was made, or 0 where /proc does not tell.
+func (k *keeper) startTicks(pid int) uint64 {
+	if !k.proc {
+		return 0
+	}
+	b, err := sys.ProcFile(pid, "stat")
+	if err != nil {
+		return 0
+	}
+	st, _ := sys.ParseStat(b)
+	return st.StartTicks
 }
 
 // ready is called when the child has executed, or could not.

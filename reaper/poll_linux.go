@@ -3,6 +3,7 @@ package reaper
 import (
 	"os"
 	"syscall"
+	"time"
 )
 
 // source is what the loop waits for.
@@ -61,10 +62,15 @@ func (p *poll) source(ev *syscall.EpollEvent) source {
 	return p.what[int64(uint32(ev.Fd))|int64(ev.Pad)<<32]
 }
 
-// loop serves until it is told to quit.
+// unclaimedTime is how long a keeper without a turn's cgroup waits for a
+// service: one that was killed while it began a turn may have left no record
+// by which the next would find its keeper.
+const unclaimedTime = 5 * time.Second
+
+// loop serves until it is told to quit, or is nobody's.
 func (k *keeper) loop() {
 	var events [32]syscall.EpollEvent
-	timeout := -1
+	timeout, claimed := 0, time.Now()
 	for {
 		n, err := syscall.EpollWait(k.poll.fd, events[:], timeout)
 		if err != nil && err != syscall.EINTR {
@@ -73,6 +79,30 @@ func (k *keeper) loop() {
 		}
 		if timeout = k.turn(events[:max(n, 0)]); k.quit {
 			return
+		}
+		switch {
+		case k.work != nil:
+			continue // it lives as long as its turn
+		case len(k.conns) > 0:
+			claimed = time.Now()
+		case time.Since(claimed) > unclaimedTime:
+			k.leave()
+			return
+		}
+		if timeout < 0 {
+			timeout = int(time.Second.Milliseconds())
+		}
+	}
+}
+
+// leave removes what a turn that did not begin has left. Its directory stays
+// where there is a record in it.
+func (k *keeper) leave() {
+	for _, name := range []string{"keeper.sock", "journal.jsonl", "keeper.log", ""} {
+		if name != "" {
+			_ = syscall.Unlink(k.opts.Dir + "/" + name)
+		} else {
+			_ = syscall.Rmdir(k.opts.Dir)
 		}
 	}
 }
@@ -84,8 +114,11 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 			guard("loop", func() { s.ready(k, events[i].Events) })
 		}
 	}
-	if k.reapDue {
+	switch {
+	case k.reapDue:
 		guard("reap", k.reap)
+	case len(events) == 0:
+		guard("sweep", k.sweepAgain)
 	}
 	if len(k.censuses) > 0 {
 		guard("census", k.runCensuses)
@@ -96,5 +129,5 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 	case len(k.censuses) > 0:
 		return censusPause
 	}
-	return -1
+	return k.sweepPause()
 }

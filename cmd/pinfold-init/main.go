@@ -1,3 +1,6 @@
+// The runtime need not read the cgroup's limits, nor keep those files open.
+//go:debug containermaxprocs=0
+
 // Command pinfold-init is the small half of Pinfold: the keeper, which is the
 // parent of everything launched in one turn. It links neither net nor D-Bus.
 package main

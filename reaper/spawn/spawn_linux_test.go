@@ -11,7 +11,7 @@ import (
 )
 
 // start starts argv with stdout in a file and returns what came of it.
-func start(t *testing.T, s *Spawner, spec Spec) (*Child, error, *os.File) {
+func start(t *testing.T, s *Spawner, spec Spec) (*Child, *os.File, error) {
 	t.Helper()
 	out, err := os.CreateTemp(t.TempDir(), "out")
 	if err != nil {
@@ -30,13 +30,13 @@ func start(t *testing.T, s *Spawner, spec Spec) (*Child, error, *os.File) {
 	spec.Cgroup = -1
 	c, err := s.Start(&spec)
 	if err != nil {
-		return nil, err, out
+		return nil, out, err
 	}
 	t.Cleanup(func() { syscall.Close(c.PIDFD) })
 	if spec.Gate {
-		return c, nil, out
+		return c, out, nil
 	}
-	return c, confirm(t, c), out
+	return c, out, confirm(t, c)
 }
 
 func confirm(t *testing.T, c *Child) error {
@@ -71,7 +71,7 @@ func text(t *testing.T, f *os.File) string {
 
 func TestStart(t *testing.T) {
 	var s Spawner
-	c, err, out := start(t, &s, Spec{
+	c, out, err := start(t, &s, Spec{
 		Argv: []string{"sh", "-c", "echo $X; pwd; ls /proc/self/fd; ps -o sid= -p $$ | tr -d ' '; exit 7"},
 		Env:  []string{"X=one", "PATH=/nowhere:/usr/bin:/bin"}, Dir: "/usr",
 	})
@@ -134,7 +134,7 @@ func TestStepsThatFail(t *testing.T) {
 				t.Skip("needs root")
 			}
 			var s Spawner
-			c, err, _ := start(t, &s, tt.spec)
+			c, _, err := start(t, &s, tt.spec)
 			var e *Error
 			if !errors.As(err, &e) {
 				t.Fatalf("error %v, want an *Error", err)
@@ -156,7 +156,7 @@ func TestPathSearchUsesTheUsersRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	var s Spawner
-	c, err, _ := start(t, &s, Spec{
+	c, _, err := start(t, &s, Spec{
 		Argv: []string{"true"}, Env: []string{"PATH=" + dir + ":/usr/bin:/bin"},
 		User: &User{UID: 65534, GID: 65534, SetGroups: true},
 	})
@@ -170,7 +170,7 @@ func TestPathSearchUsesTheUsersRights(t *testing.T) {
 
 func TestGate(t *testing.T) {
 	var s Spawner
-	c, err, out := start(t, &s, Spec{Argv: []string{"echo", "ran"}, Gate: true})
+	c, out, err := start(t, &s, Spec{Argv: []string{"echo", "ran"}, Gate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestGate(t *testing.T) {
 
 func TestGateOfTheDead(t *testing.T) {
 	var s Spawner
-	c, err, out := start(t, &s, Spec{Argv: []string{"echo", "ran"}, Gate: true})
+	c, out, err := start(t, &s, Spec{Argv: []string{"echo", "ran"}, Gate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
