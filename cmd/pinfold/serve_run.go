@@ -110,7 +110,7 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the runtime directory: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lockSoon(f); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%s is in use by a running service; stop it, or give this one another --runtime-dir", o.RuntimeDir)
@@ -118,6 +118,20 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock the runtime directory: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
 	}
 	return func() { f.Close() }, nil
+}
+
+// lockWait is how long a lock may be held by what a killed service was just
+// starting: a child has its descriptors, the socket's too, until it executes.
+const lockWait = 2 * time.Second
+
+// lockSoon takes an exclusive lock; EWOULDBLOCK: another service has it.
+func lockSoon(f *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // adminGroup looks a group up by name or number; an empty name is none.
