@@ -162,22 +162,8 @@ func handle(t testing.TB, pid int) *pidfd.Handle {
 	return h
 }
 
-// leaderless starts a thread that says its number and lives on, and ends its
-// main thread.
-func leaderless([]string) error {
-	go func() {
-		runtime.LockOSThread()
-		fmt.Println(syscall.Gettid())
-		time.Sleep(time.Hour)
-	}()
-	runtime.LockOSThread()
-	if syscall.Gettid() != os.Getpid() {
-		return errors.New("not on the main thread")
-	}
-	time.Sleep(50 * time.Millisecond)
-	syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
-	return nil
-}
+// leaderless ends its main thread and lives on in another.
+func leaderless([]string) error { return systest.EndMainThread() }
 
 // threadMover moves one of its threads into the threaded cgroup args[0].
 func threadMover(args []string) error {

@@ -4,6 +4,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -13,13 +14,56 @@ import (
 	"pinfold.dev/internal/sys/systest"
 )
 
+// controlled makes a test's cgroup with all the controllers that our own offers,
+// stepping aside into a leaf, for it must hold no processes then. It has none on
+// hybrid hosts, in the root, and where others are in our cgroup.
+func controlled(t *testing.T) *Dir {
+	systest.Root(t)
+	path, err := testBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { base.Close() })
+	have, err := base.Controllers()
+	if _, e := base.Populated(); err != nil || len(have) == 0 || errors.Is(e, errRoot) {
+		return testDir(t) // what the host does in its root is its own affair
+	}
+	self := testDir(t)
+	if err := self.Add(os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := base.Delegate(have)
+	t.Logf("enabled %v: %v", done, err)
+	t.Cleanup(func() {
+		for _, c := range done {
+			if err := base.write("cgroup.subtree_control", "-"+c); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := base.Add(os.Getpid()); err != nil {
+			t.Error(err)
+		}
+	})
+	d, err := base.Make(fmt.Sprintf("%s%d.%d", testPrefix, os.Getpid(), testNumber.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { discard(t, d) })
+	return d
+}
+
 // TestLimit sets what the host has controllers for, and is refused the rest.
 func TestLimit(t *testing.T) {
-	d := testDir(t)
+	d := controlled(t)
 	have, err := d.Controllers()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("controllers: %v", have)
 	swap := int64(0)
 	for _, test := range []struct {
 		controller, file, want string
@@ -60,7 +104,7 @@ func TestLimit(t *testing.T) {
 }
 
 func TestDelegate(t *testing.T) {
-	d := testDir(t)
+	d := controlled(t)
 	have, err := d.Controllers()
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +124,7 @@ func TestDelegate(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	d := testDir(t)
+	d := controlled(t)
 	p := systest.Start(t, into(d, suite.Command(t, "zombie-parent")))
 	p.Line(t)
 	u := d.Usage()

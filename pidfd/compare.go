@@ -3,7 +3,6 @@ package pidfd
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"pinfold.dev/api"
 )
@@ -143,10 +142,7 @@ func OpenVerified(rec api.Identity) (*Handle, api.Verdict, []string) {
 	h, err := Open(rec.PID)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil, api.VerdictGone, []string{"same boot", "no such process (ESRCH)"}
-	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT):
-		// Threads have their numbers from where processes have theirs.
-		return nil, api.VerdictGone, []string{"same boot", "its number is a thread's now"}
+		return nil, api.VerdictGone, []string{"same boot", "no process has its number"}
 	case err != nil:
 		return nil, api.VerdictUnverifiable, []string{err.Error()}
 	}

@@ -25,14 +25,15 @@ type Handle struct {
 }
 
 // Open opens a handle on pid (pidfd_open(2), Linux 5.3). It refuses pid <= 1
-// with ErrRefused, and returns ErrGone when there is no such process.
+// with ErrRefused, and returns ErrGone when no process has that number, though a
+// thread may.
 func Open(pid int) (*Handle, error) {
 	if pid <= 1 {
 		return nil, RefusePID(pid, 0)
 	}
 	fd, err := sys.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open process %d: %w", pid, gone(err))
+		return nil, fmt.Errorf("open process %d: %w", pid, free(gone(err)))
 	}
 	h := FromFD(fd, pid)
 	h.number = func() int { return pid }
@@ -136,6 +137,22 @@ func (h *Handle) Wait(ctx context.Context) error {
 
 // use calls fn with the descriptor, which stays open until fn returns.
 func (h *Handle) use(fn func(fd int) error) error { return h.fd.Use(fn) }
+
+// free turns what pidfd_open(2) says of a number that is no process's into
+// ErrGone: EINVAL, or ENOENT on later kernels, for a thread's, and for a process
+// just being reaped. So that a filter's errno is not taken for that, it has to
+// work on ourselves.
+func free(err error) error {
+	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+		return err
+	}
+	fd, e := sys.PidfdOpen(os.Getpid(), 0)
+	if e != nil {
+		return err
+	}
+	_ = sys.Close(fd)
+	return ErrGone
+}
 
 // gone turns ESRCH into ErrGone and leaves other errors as they are.
 func gone(err error) error {

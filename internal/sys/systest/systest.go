@@ -5,12 +5,14 @@ package systest
 
 import (
 	"bufio"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,6 +205,31 @@ func (p *Proc) End() {
 func (p *Proc) Reap() *os.ProcessState {
 	p.waited.Do(func() { _ = p.Cmd.Wait() })
 	return p.ProcessState
+}
+
+// EndMainThread ends the main thread of a helper, whose other threads live on:
+// the process is a zombie to look at, and is not. It says on stdout the number
+// of a thread that lives.
+func EndMainThread() error {
+	for range 1000 { // a goroutine of these is on it
+		main := make(chan bool)
+		go func() {
+			runtime.LockOSThread()
+			if syscall.Gettid() != os.Getpid() {
+				main <- false
+				select {}
+			}
+			main <- true
+			time.Sleep(20 * time.Millisecond)
+			syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+		}()
+		if <-main {
+			runtime.LockOSThread()
+			fmt.Println(syscall.Gettid())
+			time.Sleep(time.Hour)
+		}
+	}
+	return errors.New("no goroutine came to the main thread")
 }
 
 // Root skips a test that needs root.
