@@ -2,7 +2,9 @@
 
 GO      ?= go
 PREFIX  ?= /usr/local
-LDFLAGS ?= -s -w
+# VERSION=1.2.3 names a release; else the sources say.
+VERSION ?=
+LDFLAGS ?= -s -w $(if $(VERSION),-X main.version=$(VERSION))
 
 # The packages that say what a process is: they build everywhere.
 identity = ./api ./pidfd ./fallback ./internal/sys
@@ -15,8 +17,8 @@ help: ## list the targets
 build: ## build bin/pinfold and bin/pinfold-init
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/pinfold ./cmd/pinfold-init
 
-man: build ## write the man pages to bin/man
-	bin/pinfold man bin/man
+man: ## write the man pages to bin/man
+	$(GO) run -tags man ./cmd/pinfold man bin/man
 
 test: ## run all tests; as root, which most need: installs what is missing
 	@scripts/test.sh all
@@ -32,15 +34,15 @@ lint: ## gofmt, vet, staticcheck, and build the identity packages elsewhere
 	@for os in darwin freebsd windows; do \
 		echo "GOOS=$$os go vet $(identity)"; GOOS=$$os CGO_ENABLED=0 $(GO) vet $(identity) || exit 1; done
 
-bench: build ## measure launching, beginning and ending against the peers
-	PINFOLD_BIN=$(CURDIR)/bin $(GO) test -run '^$$' -bench . -benchtime 3x ./integration
+bench: build ## measure against the budget; BENCHFLAGS=-list tells more
+	$(GO) run ./integration/bench -bin bin $(BENCHFLAGS)
 
 demo: ## show a turn held and ended, with proof; installs what is missing
 	@scripts/deps.sh demo
 	@$(MAKE) --no-print-directory build
 	@examples/demo/demo.sh
 
-install: man ## install below PREFIX (/usr/local), honours DESTDIR
+install: build man ## install below PREFIX (/usr/local), honours DESTDIR
 	install -D -m 755 bin/pinfold $(DESTDIR)$(PREFIX)/bin/pinfold
 	install -D -m 755 bin/pinfold-init $(DESTDIR)$(PREFIX)/libexec/pinfold/pinfold-init
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1

@@ -42,7 +42,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	}
 	defer st.Close()
 	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, Init: o.Init,
-		RuntimeDir: o.RuntimeDir, Version: o.Version, Log: o.Log})
+		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log})
 	if err != nil {
 		return err
 	}

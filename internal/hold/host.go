@@ -24,6 +24,7 @@ type Config struct {
 	CgroupParent string       // grade cgroup: an absolute directory; empty: our own cgroup
 	Init         string       // absolute path of pinfold-init
 	RuntimeDir   string       // turns keep their sockets and journals below it
+	StateDir     string       // shown by Info
 	Version      string       // shown by Info
 	PIDs         int64        // default pids.max of a turn; 0: chosen from the host's pid_max
 	Log          *slog.Logger // nil: silent

@@ -26,7 +26,7 @@ func (h *Host) Boot() string { return h.boot }
 // Info describes the host, for people.
 func (h *Host) Info(ctx context.Context) api.Host {
 	out := api.Host{Version: h.cfg.Version, Kernel: readLine("/proc/sys/kernel/osrelease"), Boot: h.boot, Grade: h.Grade(),
-		Asked: h.cfg.Grade, CgroupMount: h.mount.Path, Controllers: h.ctrls, RuntimeDir: h.cfg.RuntimeDir,
+		Asked: h.cfg.Grade, CgroupMount: h.mount.Path, Controllers: h.ctrls, RuntimeDir: h.cfg.RuntimeDir, StateDir: h.cfg.StateDir,
 		Checks: h.checks()}
 	if h.parent != nil {
 		out.CgroupRoot = h.parent.Path()
