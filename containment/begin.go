@@ -66,7 +66,8 @@ func (m *Manager) hooks(t *turn) Hooks {
 			t.mu.Unlock()
 			return m.save(t)
 		},
-		Exit: t.exited,
+		Exit:    t.exited,
+		Started: t.startedBefore,
 		KeeperLost: func(why string) {
 			m.log.Warn("keeper lost", "turn", t.id, "why", why)
 			t.keeperLost(why)

@@ -101,11 +101,15 @@ func (m *Manager) startEnding(t *turn, ev event, e EndRequest) error {
 func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
 	// The disk may hang; the ending does not wait for it.
 	go func() {
+		defer close(t.noted)
 		if err := m.save(t); err != nil {
 			m.log.Warn("save the record of an ending turn", "turn", t.id, "error", err)
 		}
 	}()
 	r := t.newReceipt(e)
+	if t.draft != nil { // an earlier service had come that far
+		r = *t.draft
+	}
 	if eff == doFinish {
 		m.finish(t, e, &r)
 	} else {
@@ -135,6 +139,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	outside(h, r)
 	r.Usage = h.Usage()
 	if killed {
+		m.saveDraft(t, r)
 		killed = release(h, r)
 	}
 	m.account(t, r, killed)
@@ -159,6 +164,30 @@ func (m *Manager) dropKeeper(h Hold, r *api.Receipt) {
 	r.Notes = append(r.Notes, "the keeper did not acknowledge the fence and was killed")
 	if err := h.EndKeeper(ctx); err != nil {
 		r.Notes = append(r.Notes, "end the keeper: "+err.Error())
+		return
+	}
+	r.FencedAt = stamp() // the dead launch nothing
+}
+
+// saveDraft writes down what was seen before the evidence is removed, so that
+// a service that is killed in between loses nothing of it. A disk that hangs
+// is not waited for.
+func (m *Manager) saveDraft(t *turn, r *api.Receipt) {
+	t.mu.Lock()
+	draft := *r
+	draft.Notes = slices.Clone(r.Notes)
+	t.draft = &draft
+	t.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := m.save(t); err != nil {
+			m.log.Warn("save the draft of a receipt", "turn", t.id, "error", err)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(tidyTime):
 	}
 }
 
@@ -325,8 +354,20 @@ func (t *turn) awaitReceipt(ctx context.Context) (api.Receipt, error) {
 		r, _ := t.receiptNow()
 		return r, nil
 	case <-ctx.Done():
+		t.awaitNoted()
 		return api.Receipt{}, api.Errorf(api.CodeTimeout, "the ending of turn %s goes on", t.id).
 			WithRemedy("ask for its receipt later: `pinfold receipt %s`", t.id)
+	}
+}
+
+// awaitNoted waits until a service that is killed now would go on with the
+// ending: whoever is told that it goes on may rely on that. A disk that hangs
+// is not waited for.
+func (t *turn) awaitNoted() {
+	select {
+	case <-t.noted:
+	case <-t.settled:
+	case <-time.After(tidyTime):
 	}
 }
 

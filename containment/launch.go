@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,6 +43,10 @@ func (m *Manager) Launch(ctx context.Context, id string, c Caller, req api.Launc
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), launchBound)
 	defer cancel()
 	st, err := h.Launch(bounded, l, fds)
+	for errors.Is(err, ErrUsed) && bounded.Err() == nil {
+		l.Process = t.nextID()
+		st, err = h.Launch(bounded, l, fds)
+	}
 	if err != nil {
 		return api.Process{}, asAPI(err, api.CodeKeeperLost, "launch "+l.Argv[0])
 	}
@@ -86,10 +91,21 @@ func (t *turn) admit(l *Launch, req api.LaunchRequest) (Hold, error) {
 		return nil, api.Errorf(api.CodeGradeUnavailable, "turn %s is held at grade %s, %s was demanded",
 			t.id, t.view.Grade, req.MinGrade).WithRemedy("begin a turn with min_grade")
 	}
-	l.Process = "p" + strconv.Itoa(t.next)
-	t.next++
+	l.Process = t.number()
 	t.inflight.Add(1)
 	return t.hold, nil
+}
+
+// number takes the next process id; the lock is held.
+func (t *turn) number() string {
+	t.next++
+	return "p" + strconv.Itoa(t.next-1)
+}
+
+func (t *turn) nextID() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.number()
 }
 
 func staleEpoch(id string, got, want int64) *api.Error {

@@ -2,6 +2,7 @@ package containment
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -19,7 +20,8 @@ type Host interface {
 	// and again when the facts are whole; nothing can be launched before.
 	Begin(ctx context.Context, spec Spec, hooks Hooks) (Hold, error)
 	// Recover finds a recorded hold again. With verdict owned the hold is
-	// usable; otherwise it is nil and the error says what was seen.
+	// usable. With gone it may be there, closed, to tell of its Processes.
+	// Otherwise it is nil and the error says what was seen.
 	Recover(ctx context.Context, turn string, facts Facts, hooks Hooks) (Hold, api.Verdict, error)
 	// Info describes the host, for people.
 	Info(ctx context.Context) api.Host
@@ -32,6 +34,9 @@ type Hooks struct {
 	// Exit tells that a launched process has ended; each once, in order, and
 	// before the answer to any later Census.
 	Exit func(Exit)
+	// Started tells of a launch that is not the answer to a call of Launch: one
+	// that an earlier service, or a call that was given up, had asked for.
+	Started func(Recovered)
 	// KeeperLost tells that the keeper has died or stopped answering.
 	KeeperLost func(why string)
 }
@@ -64,7 +69,7 @@ type Facts struct {
 type Hold interface {
 	Facts() Facts
 	// Launch starts a process; fds are the caller's descriptors, which stay
-	// the caller's. The error is an *api.Error.
+	// the caller's. The error is an *api.Error, or ErrUsed.
 	Launch(ctx context.Context, l Launch, fds []*os.File) (Started, error)
 	// Signal sends to a launched process through its handle.
 	Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error)
@@ -102,6 +107,10 @@ type Hold interface {
 	// Close drops descriptors and leaves the turn running.
 	Close() error
 }
+
+// ErrUsed tells that the keeper knows a process of that id already: one that an
+// earlier service had asked for just before it ended.
+var ErrUsed = errors.New("process id is used already")
 
 // Launch is a launch request whose user and environment are settled.
 type Launch struct {
@@ -209,6 +218,7 @@ type Record struct {
 	Facts   Facts        `json:"facts"`
 	GraceMS *int64       `json:"grace_ms,omitempty"`
 	Ending  *EndRequest  `json:"ending,omitempty"`  // set once an ending was asked for
+	Draft   *api.Receipt `json:"draft,omitempty"`   // of the receipt, before the cgroup is removed
 	Receipt *api.Receipt `json:"receipt,omitempty"` // set once there is one
 	SavedAt time.Time    `json:"saved_at"`
 }

@@ -45,7 +45,8 @@ func (p *process) account(r *api.Receipt, empty bool) api.ReceiptProcess {
 		Verdict: api.VerdictGone, Escaped: p.escaped}
 	switch {
 	case v.Status.State == api.ProcessRunning && empty:
-		rp.Status = api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}
+		p.end(Exit{At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}})
+		rp.Status = p.view.Status
 		rp.EndedBy = "unknown"
 		rp.Evidence = append(rp.Evidence, "its cgroup reads populated 0")
 	case v.Status.State == api.ProcessRunning:

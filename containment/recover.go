@@ -1,9 +1,11 @@
 package containment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +40,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 		return fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
 	}
 	t := newTurn(r.Turn)
-	t.facts, t.graceMS, t.ending, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Receipt
+	t.facts, t.graceMS, t.ending, t.draft, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Draft, r.Receipt
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
 	}
@@ -58,7 +60,14 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 		m.resume(t)
 		return nil
 	case api.VerdictGone:
+		if r.Facts.Cgroup == "" && err == nil { // its begin was cut short: nobody was ever told of it
+			return m.cfg.Records.Discard(t.id)
+		}
 		m.enter(t)
+		t.remember(h)
+		if m.closeEnded(t) {
+			return nil
+		}
 		return m.lose(t, "its cgroup is gone: everything in it has ended")
 	case api.VerdictForeign:
 		m.enter(t)
@@ -67,6 +76,56 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", err))
 	m.enter(t)
 	return err
+}
+
+// remember enters what a hold that is gone knows of its processes.
+func (t *turn) remember(h Hold) {
+	if h == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hold = h
+	t.mergeHeld()
+	t.hold = nil
+}
+
+// closeEnded closes a turn whose cgroup is gone because it was being ended, or
+// had ended: a cgroup can be removed only when it is empty, so that is proof.
+// It tells whether this was such a turn.
+func (m *Manager) closeEnded(t *turn) bool {
+	t.mu.Lock()
+	s, e, r := t.view.State, t.ending, cmp.Or(t.receipt, t.draft)
+	t.mu.Unlock()
+	var c api.Receipt
+	switch {
+	case r != nil:
+		c = *r
+	case e != nil && !s.Terminal():
+		c = t.newReceipt(*e)
+	default:
+		return false
+	}
+	c.Notes = append(slices.Clone(c.Notes), "the service was restarted; the turn's cgroup was found removed, which only an empty one can be")
+	c.Survivors = []api.Survivor{}
+	if c.SeenEmptyAt == nil && len(c.Leftovers) == 0 {
+		c.SeenEmptyAt = stamp()
+	}
+	if !s.Terminal() {
+		m.account(t, &c, true)
+		return true
+	}
+	t.mu.Lock()
+	if len(c.Leftovers) > 0 && c.LeftoversEndedAt == nil {
+		c.LeftoversEndedAt = stamp()
+	}
+	complete := c.Complete
+	t.fill(&c, true)
+	c.Complete = complete
+	t.receipt = &c
+	t.mu.Unlock()
+	m.announce(t)
+	return true
 }
 
 func (m *Manager) enter(t *turn) {
@@ -89,9 +148,24 @@ func (m *Manager) adopt(t *turn, h Hold) {
 		if p := t.byID[k.Started.Process]; p != nil && p.stop == 0 {
 			p.stop = t.recovered(k).stop
 		}
-		if n, err := strconv.Atoi(strings.TrimPrefix(k.Started.Process, "p")); err == nil && n >= t.next {
-			t.next = n + 1
-		}
+		t.passNumber(k.Started.Process)
+	}
+}
+
+// startedBefore is the hold's Started hook.
+func (t *turn) startedBefore(k Recovered) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[k.Started.Process] == nil {
+		t.addProcess(t.recovered(k))
+		t.passNumber(k.Started.Process)
+	}
+}
+
+// passNumber sees to it that an id is not given again; the lock is held.
+func (t *turn) passNumber(process string) {
+	if n, err := strconv.Atoi(strings.TrimPrefix(process, "p")); err == nil && n >= t.next {
+		t.next = n + 1
 	}
 }
 

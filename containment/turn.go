@@ -26,6 +26,8 @@ type turn struct {
 	inflight sync.WaitGroup  // launches that the keeper has not answered
 	lost     string          // why the keeper is gone; empty: it is there
 	ending   *EndRequest
+	draft    *api.Receipt  // what the receipt will say, while the cgroup is removed
+	noted    chan struct{} // closed when the ending was written down, or could not be
 	receipt  *api.Receipt
 	settled  chan struct{} // closed when the first receipt is announced
 	changed  chan struct{} // closed and replaced at every change
@@ -44,7 +46,7 @@ type process struct {
 
 func newTurn(view api.Turn) *turn {
 	return &turn{id: view.ID, owner: view.Owner, view: view, next: 1, byID: map[string]*process{}, early: map[string]Exit{},
-		settled: make(chan struct{}), changed: make(chan struct{})}
+		noted: make(chan struct{}), settled: make(chan struct{}), changed: make(chan struct{})}
 }
 
 // touch wakes everybody who waits for a change; the lock is held.
@@ -169,6 +171,9 @@ func (t *turn) record(boot string) Record {
 	if t.receipt != nil {
 		c := *t.receipt
 		r.Receipt = &c
+	} else if t.draft != nil {
+		c := *t.draft
+		r.Draft = &c
 	}
 	return r
 }

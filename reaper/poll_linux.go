@@ -96,15 +96,12 @@ func (k *keeper) loop() {
 }
 
 // leave removes what a turn that did not begin has left. Its directory stays
-// where there is a record in it.
+// where there is a record in it; half a record is none.
 func (k *keeper) leave() {
-	for _, name := range []string{"keeper.sock", "journal.jsonl", "keeper.log", ""} {
-		if name != "" {
-			_ = syscall.Unlink(k.opts.Dir + "/" + name)
-		} else {
-			_ = syscall.Rmdir(k.opts.Dir)
-		}
+	for _, name := range []string{"keeper.sock", "journal.jsonl", "keeper.log", "record.json.new"} {
+		_ = syscall.Unlink(k.opts.Dir + "/" + name)
 	}
+	_ = syscall.Rmdir(k.opts.Dir)
 }
 
 // turn handles events and says how long the loop may wait for the next.

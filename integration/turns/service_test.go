@@ -227,9 +227,9 @@ func (s *service) leftovers() {
 		t.Errorf("cgroups left behind:\n%s", strings.Join(below, "\n"))
 	}
 	eventually(t, "no scope of this service is left", func() bool { return len(s.scopes()) == 0 })
-	turns, err := os.ReadDir(s.dir + "/run/turns")
-	if err != nil || len(turns) > 0 {
-		t.Errorf("records of live turns left behind: %v %v", turns, err)
+	if turns, err := os.ReadDir(s.dir + "/run/turns"); err != nil || len(turns) > 0 {
+		files, _ := filepath.Glob(s.dir + "/run/turns/*/*")
+		t.Errorf("directories of live turns left behind: %v %v %q", turns, err, files)
 	}
 }
 

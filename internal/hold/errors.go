@@ -25,6 +25,8 @@ func (x *hold) launchError(l containment.Launch, err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return api.Errorf(api.CodeTimeout, "the keeper of turn %s did not answer a launch of %s in time", x.turn, l.Argv[0]).
 			WithRemedy("look with `pinfold show %s` whether it runs", x.turn)
+	case errors.As(err, &r) && r.why.Kind == wire.ErrUsed:
+		return containment.ErrUsed
 	case !errors.As(err, &r):
 		return api.Errorf(api.CodeInternal, "launch %s: %v", l.Argv[0], err)
 	}

@@ -145,8 +145,12 @@ func (x *hold) event(m wire.Message, fds []int) {
 	case m.Exit != nil:
 		closeFDs(fds)
 		x.exited(*m.Exit)
-	case m.Started != nil: // the answer to a launch that nobody waited for
+	case m.Started != nil: // of a launch that nobody here waits for
 		x.enter(*m.Started, fds)
+		if x.hooks.Started != nil {
+			s := *m.Started
+			x.hooks.Started(containment.Recovered{Started: x.started(s), Argv: s.Argv, Cwd: s.Cwd, UID: s.UID, Meta: s.Meta})
+		}
 	default:
 		closeFDs(fds)
 	}

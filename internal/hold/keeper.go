@@ -127,14 +127,25 @@ func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the keeper: %w", err)
 	}
-	hello, fds, err := l.hello(ctx, wire.Hello{Version: wire.Version, Turn: x.turn, Nonce: x.facts.Nonce})
-	if err != nil {
-		l.close()
-		return nil, fmt.Errorf("greet the keeper: %w", err)
+	hello := &wire.Hello{More: true}
+	for skip := 0; hello.More; skip += len(hello.Processes) {
+		var fds []int
+		hello, fds, err = l.hello(ctx, wire.Hello{Version: wire.Version, Turn: x.turn, Nonce: x.facts.Nonce, Skip: skip})
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("greet the keeper: %w", err)
+		}
+		x.remember(hello.Processes, fds)
+		if hello.More && len(hello.Processes) == 0 {
+			l.close()
+			return nil, errors.New("greet the keeper: its list has no end")
+		}
+	}
+	if hello.Dropped > 0 {
+		x.readJournal() // what the keeper itself no longer knows
 	}
 	x.mu.Lock()
 	x.link = l
 	x.mu.Unlock()
-	x.remember(hello.Processes, fds)
 	return hello, nil
 }

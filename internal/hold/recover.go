@@ -27,7 +27,12 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		return nil, api.VerdictGone, x.endUnbegun(ctx, kv)
 	}
 	dir, verdict, err := cgroup.OpenVerified(facts.Cgroup, facts.CgroupID, facts.Nonce)
-	if verdict != api.VerdictOwned {
+	switch verdict {
+	case api.VerdictOwned:
+	case api.VerdictGone:
+		x.readJournal() // how its processes ended is still to be known
+		return x, verdict, errors.Join(err, x.Close())
+	default:
 		x.Close()
 		return nil, verdict, err
 	}

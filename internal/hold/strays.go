@@ -2,11 +2,14 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"pinfold.dev/cgroup"
@@ -49,7 +52,45 @@ func (h *Host) EndStrays(ctx context.Context, known func(turn string) bool) []er
 			}
 		}
 	}
+	return append(out, h.sweepDirs(ctx, known)...)
+}
+
+// sweepDirs removes the directories of turns that never had a record. One whose
+// keeper still listens is left: that keeper has no turn, and goes by itself.
+func (h *Host) sweepDirs(ctx context.Context, known func(turn string) bool) (out []error) {
+	all := filepath.Join(h.cfg.RuntimeDir, "turns")
+	entries, err := os.ReadDir(all)
+	if err != nil && !os.IsNotExist(err) {
+		out = append(out, fmt.Errorf("look for directories without a record: %w", err))
+	}
+	for _, e := range entries {
+		if !turnDirs.MatchString(e.Name()) || known(e.Name()) {
+			continue
+		}
+		dir := filepath.Join(all, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, "record.json")); err == nil || listens(ctx, dir) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			out = append(out, fmt.Errorf("remove the directory of a turn that did not begin: %w", err))
+		}
+	}
 	return out
+}
+
+// listens tells whether a keeper may still be there.
+func listens(ctx context.Context, dir string) bool {
+	d, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "unix", socketPath(d))
+	if err == nil {
+		c.Close()
+	}
+	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT)
 }
 
 // endStray ends one, if it is ours; the error says that it was, and how it went.

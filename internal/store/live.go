@@ -137,6 +137,9 @@ func (s *Store) Load() ([]containment.Record, []error) {
 			continue
 		}
 		r, err := s.read(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // of a turn whose begin was cut short, before it had one
+		}
 		if err != nil {
 			errs = append(errs, &containment.BadRecord{Turn: e.Name(), Err: err})
 			continue

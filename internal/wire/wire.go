@@ -84,6 +84,7 @@ const (
 	ErrFenced   = "fenced"   // the turn is ending
 	ErrFrozen   = "frozen"   // the turn's cgroup is frozen; a launch would hang
 	ErrNotFound = "notfound" // no such process
+	ErrUsed     = "used"     // there is, or was, a process of that id
 	ErrProtocol = "protocol" // malformed or unknown request
 	ErrJournal  = "journal"  // the journal could not be written
 	ErrInternal = "internal"
