@@ -57,11 +57,12 @@ type memHold struct {
 	released   bool
 	keeperDead bool
 	kills      int
-	stuck      bool          // Kill leaves survivors
-	fenceStuck bool          // Fence is not acknowledged
-	late       func()        // runs at the start of Launch, before the fence is looked at
-	termEnds   bool          // processes go when asked
-	gone       chan struct{} // closed when stuck survivors may go; nil: never
+	stuck      bool            // Kill leaves survivors
+	used       map[string]bool // ids that are taken
+	fenceStuck bool            // Fence is not acknowledged
+	late       func()          // runs at the start of Launch, before the fence is looked at
+	termEnds   bool            // processes go when asked
+	gone       chan struct{}   // closed when stuck survivors may go; nil: never
 }
 
 func (x *memHold) Facts() Facts { return x.facts }
@@ -72,6 +73,9 @@ func (x *memHold) Launch(ctx context.Context, l Launch, _ []*os.File) (Started, 
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.used[l.Process] {
+		return Started{}, ErrUsed
+	}
 	if x.fenced {
 		return Started{}, api.Errorf(api.CodeTurnOver, "fenced")
 	}
