@@ -12,8 +12,12 @@
 package wire
 
 // Version is this protocol's. A keeper says its own in its hello; the service
-// uses no operation that a keeper's version did not have.
-const Version = 1
+// uses no operation, and no field of a launch, that a keeper's version did not
+// have: it refuses what would need them.
+//
+// Version 2 has the operations of standard streams, and what Launch says of
+// them and of the process's own attributes (Launch.NeedsVersion2).
+const Version = 2
 
 // MaxFrame bounds a frame: the kernel takes at most 2 MiB of arguments and
 // environment by default, JSON may double that.
@@ -33,8 +37,27 @@ const (
 	OpQuit   Op = "quit"   // → nothing; the keeper exits after the answer
 )
 
+// The operations of version 2.
+const (
+	// OpInput: Input → nothing. The answer comes once the keeper has taken the
+	// bytes; it keeps at most 64 KiB a process that the process has not read,
+	// and answers a later Input only when there is room again. ErrClosed: the
+	// process no longer reads, or its stdin was closed.
+	OpInput Op = "input"
+	// OpResize: Resize → nothing. ErrNotTerminal: it has no terminal.
+	OpResize Op = "resize"
+	// OpCloseTTY: Input (its process only) → nothing: the terminal hangs up,
+	// which its foreground group is told by SIGHUP. It never waits for those
+	// that still hold the terminal open.
+	OpCloseTTY Op = "close_tty"
+)
+
 // Event names an announcement.
 type Event string
+
+// EventOutputMax announces, once, that the turn's output has come to
+// Hold.OutputMax. What comes after it is counted and dropped.
+const EventOutputMax Event = "output_max"
 
 // EventExit announces the end of a launched process; it is in the journal by
 // then.
@@ -64,6 +87,8 @@ type Message struct {
 	Fenced  *Fenced  `json:"fenced,omitempty"`
 	Census  *Census  `json:"census,omitempty"`
 	Exit    *Exit    `json:"exit,omitempty"`
+	Input   *Input   `json:"input,omitempty"`
+	Resize  *Resize  `json:"resize,omitempty"`
 }
 
 // Error is a refused operation. Kind says which step failed.
@@ -88,6 +113,12 @@ const (
 	ErrProtocol = "protocol" // malformed or unknown request
 	ErrJournal  = "journal"  // the journal could not be written
 	ErrInternal = "internal"
+
+	// Of version 2.
+	ErrAttribute   = "attribute" // umask, rlimit, nice or oom_score_adj refused; Path names which
+	ErrStdio       = "stdio"     // a pipe, a spool or a terminal could not be made; Path names the file
+	ErrClosed      = "closed"    // nobody reads that stdin any more
+	ErrNotTerminal = "notterminal"
 )
 
 // Hello introduces either side. The nonce proves to the service that this is
@@ -109,6 +140,8 @@ type Hello struct {
 	// Dropped counts the oldest ended launches, which the keeper no longer
 	// lists; the journal has them.
 	Dropped int `json:"dropped,omitempty"`
+	// OutputMaxed is the keeper's answer: EventOutputMax was announced.
+	OutputMaxed bool `json:"output_maxed,omitempty"`
 }
 
 // Process is one launch as the keeper knows it. Where it is alive, HasFD tells
@@ -126,6 +159,13 @@ type Hold struct {
 	// Gate makes it launch through the gate (child held, moved by
 	// cgroup.procs, let go) instead of CLONE_INTO_CGROUP.
 	Gate bool `json:"gate,omitempty"`
+	// Spool is an existing directory for the files of package spool: one a
+	// spooled stream, <process>.stdout and <process>.stderr. Empty: no launch
+	// has a spool.
+	Spool string `json:"spool,omitempty"`
+	// OutputMax bounds the bytes that all spools of the turn take in; 0: no
+	// bound.
+	OutputMax int64 `json:"output_max,omitempty"`
 }
 
 // Launch asks for a process. The descriptors named by Stdin, Stdout and Stderr
@@ -146,6 +186,95 @@ type Launch struct {
 	// Meta is the service's own; it comes back in Started, also after a
 	// restart.
 	Meta string `json:"meta,omitempty"`
+
+	// What follows is of version 2.
+
+	Umask       *int      `json:"umask,omitempty"`         // nil: 0022
+	Rlimits     []Rlimit  `json:"rlimits,omitempty"`       // set before the user is dropped to
+	Nice        *int      `json:"nice,omitempty"`          // nil: the keeper's own, as below
+	OOMScoreAdj *int      `json:"oom_score_adj,omitempty"` // written to /proc/self
+	NoNewPrivs  bool      `json:"no_new_privs,omitempty"`
+	CwdNearest  bool      `json:"cwd_nearest,omitempty"` // the nearest parent of Cwd that the user may enter; Started.Cwd tells which
+	Extra       []ExtraFD `json:"extra,omitempty"`
+
+	// StdinPipe: stdin is a pipe that OpInput writes to; Stdin is -1.
+	StdinPipe bool `json:"stdin_pipe,omitempty"`
+	// SpoolOut and SpoolErr are the most bytes that the spool of a stream
+	// keeps; 0: the stream has none. With a terminal SpoolOut is its output's.
+	SpoolOut int64 `json:"spool_out,omitempty"`
+	SpoolErr int64 `json:"spool_err,omitempty"`
+	// ErrToOut: stderr is the same open file as stdout; Stderr is -1.
+	ErrToOut bool `json:"err_to_out,omitempty"`
+	// PTY makes a terminal of that size, the process's controlling terminal;
+	// TTYIn, TTYOut and TTYErr say which streams are it.
+	PTY    *WinSize `json:"pty,omitempty"`
+	TTYIn  bool     `json:"tty_in,omitempty"`
+	TTYOut bool     `json:"tty_out,omitempty"`
+	TTYErr bool     `json:"tty_err,omitempty"`
+}
+
+// NeedsVersion2 names the first thing that a keeper of version 1 would not
+// heed; empty when there is none.
+func (l *Launch) NeedsVersion2() string {
+	switch {
+	case l.Umask != nil:
+		return "umask"
+	case len(l.Rlimits) > 0:
+		return "rlimits"
+	case l.Nice != nil:
+		return "nice"
+	case l.OOMScoreAdj != nil:
+		return "oom_score_adj"
+	case l.NoNewPrivs:
+		return "no_new_privs"
+	case l.CwdNearest:
+		return "cwd_policy nearest"
+	case len(l.Extra) > 0:
+		return "pass_fds"
+	case l.StdinPipe:
+		return "stdio mode pipe"
+	case l.PTY != nil:
+		return "stdio mode pty"
+	case l.SpoolOut != 0, l.SpoolErr != 0:
+		return "stdio mode spool"
+	case l.ErrToOut:
+		return "stdio mode stdout"
+	}
+	return ""
+}
+
+// Rlimit is one resource limit, as prlimit(2) takes it; 1<<64-1 is no limit.
+type Rlimit struct {
+	Resource int    `json:"resource"` // RLIMIT_*
+	Soft     uint64 `json:"soft"`
+	Hard     uint64 `json:"hard"`
+}
+
+// ExtraFD gives the process one more of the frame's descriptors, as Number
+// (3 or more; none twice).
+type ExtraFD struct {
+	Index  int `json:"index"`
+	Number int `json:"number"`
+}
+
+// WinSize is a terminal's size in characters.
+type WinSize struct {
+	Rows int `json:"rows"`
+	Cols int `json:"cols"`
+}
+
+// Input is written to a process's stdin: its pipe, or its terminal. EOF closes
+// the pipe after it; on a terminal it types the end-of-file character.
+type Input struct {
+	Process string `json:"process"`
+	Data    []byte `json:"data,omitempty"` // at most 64 KiB
+	EOF     bool   `json:"eof,omitempty"`
+}
+
+// Resize changes the size of a process's terminal.
+type Resize struct {
+	Process string  `json:"process"`
+	Size    WinSize `json:"size"`
 }
 
 // Started is a process that runs, or ran. StartedNS is unix time.
@@ -172,6 +301,10 @@ type Exit struct {
 	Signal  int    `json:"signal,omitempty"` // when it died of one
 	Core    bool   `json:"core,omitempty"`
 	EndedNS int64  `json:"ended_ns"`
+	// OOMKills is oom_kill of the leaf's memory.events, read before the leaf is
+	// removed: how many of its processes the kernel ended for want of memory.
+	// 0 also where the leaf has no memory controller.
+	OOMKills int64 `json:"oom_kills,omitempty"`
 }
 
 // Signal is sent to the launched process through the keeper's handle.
