@@ -1,7 +1,6 @@
 package reaper
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -16,6 +15,7 @@ type journal struct {
 	failed int   // facts that could not be written
 	err    error // why the last one could not
 	torn   bool  // a write was short: the next begins a line of its own
+	line   []byte
 }
 
 func (j *journal) open(dir string) (err error) {
@@ -30,24 +30,21 @@ func (j *journal) open(dir string) (err error) {
 // write appends a fact and tells whether it is there.
 func (j *journal) write(e wire.Entry) bool {
 	e.AtNS = time.Now().UnixNano()
-	b, err := json.Marshal(e)
-	if err == nil {
-		b = append(b, '\n')
-		if j.torn {
-			b = append([]byte{'\n'}, b...)
-		}
-		var n int
-		for {
-			if n, err = syscall.Write(j.fd, b); err != syscall.EINTR {
-				break
-			}
-		}
-		if n > 0 {
-			j.torn = n < len(b)
-		}
-		if err == nil && n < len(b) {
-			err = syscall.ENOSPC
-		}
+	j.line = j.line[:0]
+	if j.torn {
+		j.line = append(j.line, '\n')
+	}
+	j.line = e.Append(j.line)
+	var n int
+	var err error = syscall.EINTR
+	for err == syscall.EINTR {
+		n, err = syscall.Write(j.fd, j.line)
+	}
+	if n > 0 {
+		j.torn = n < len(j.line)
+	}
+	if err == nil && n < len(j.line) {
+		err = syscall.ENOSPC
 	}
 	if err != nil {
 		j.failed++

@@ -8,12 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetDisposition has the kernel ignore a signal, or do its default, behind the
-// back of the Go runtime, which would end the process or keep a handler.
-func SetDisposition(sig syscall.Signal, ignore bool) error {
-	var act [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
-	if ignore {
-		act[0] = 1 // SIG_IGN
+// sigaction is the kernel's, not libc's.
+type sigaction struct {
+	handler  uintptr
+	flags    uint64
+	restorer uintptr
+	mask     uint64
+}
+
+// RawSigaction has the kernel call a handler that is no Go code, on the
+// signal stack, with all signals blocked, behind the back of the Go runtime. On
+// amd64 the handler returns to restorer, which calls rt_sigreturn(2).
+func RawSigaction(sig syscall.Signal, handler, restorer uintptr) error {
+	const noCldStop, restore, onStack, restart = 1, 0x04000000, 0x08000000, 0x10000000 // SA_*, sigaction(2)
+	act := sigaction{
+		handler: handler, restorer: restorer, mask: ^uint64(0),
+		flags: noCldStop | restore | onStack | restart,
 	}
 	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
 	if e != 0 {
@@ -22,9 +32,19 @@ func SetDisposition(sig syscall.Signal, ignore bool) error {
 	return nil
 }
 
-// Eventfd makes a blocking event counter, close-on-exec.
+// UnblockSignal unblocks a signal in the calling thread.
+func UnblockSignal(sig syscall.Signal) error {
+	set := uint64(1) << (sig - 1)
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_UNBLOCK, uintptr(unsafe.Pointer(&set)), 0, 8, 0, 0)
+	if e != 0 {
+		return os.NewSyscallError("rt_sigprocmask", e)
+	}
+	return nil
+}
+
+// Eventfd makes a non-blocking event counter, close-on-exec.
 func Eventfd() (int, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	return fd, os.NewSyscallError("eventfd", err)
 }
 

@@ -2,9 +2,8 @@ package wire
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 )
 
@@ -53,7 +52,7 @@ func (c *Conn) Send(m Message, fds []int) error {
 			frame, fds = frame[n:], nil
 		}
 		if err != nil {
-			return fmt.Errorf("send frame: %w", err)
+			return &wrapped{"send frame: " + err.Error(), err}
 		}
 	}
 	return nil
@@ -88,17 +87,25 @@ var ErrTooLarge = errors.New("frame too large")
 // Encode renders m as a frame that announces nfds descriptors.
 func Encode(m Message, nfds int) ([]byte, error) {
 	if nfds > MaxFDs {
-		return nil, fmt.Errorf("encode frame: %d descriptors: %w", nfds, ErrTooLarge)
+		return nil, &wrapped{"encode frame: " + strconv.Itoa(nfds) + " descriptors: " + ErrTooLarge.Error(), ErrTooLarge}
 	}
 	m.FDs = nfds
-	body, err := json.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode frame: %w", err)
+	frame := encode(make([]byte, 4, 256), &m)
+	if n := len(frame) - 4; n > MaxFrame {
+		return nil, &wrapped{"encode frame: " + strconv.Itoa(n) + " bytes: " + ErrTooLarge.Error(), ErrTooLarge}
 	}
-	if len(body) > MaxFrame {
-		return nil, fmt.Errorf("encode frame: %d bytes: %w", len(body), ErrTooLarge)
-	}
-	frame := make([]byte, 4, 4+len(body))
-	binary.BigEndian.PutUint32(frame, uint32(len(body)))
-	return append(frame, body...), nil
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame, nil
 }
+
+// wrapped is what fmt.Errorf makes, without fmt.
+type wrapped struct {
+	text string
+	err  error
+}
+
+func (w *wrapped) Error() string { return w.text }
+func (w *wrapped) Unwrap() error { return w.err }
+
+// badFrame is an error that wraps ErrFrame.
+func badFrame(what string) error { return &wrapped{ErrFrame.Error() + ": " + what, ErrFrame} }

@@ -2,10 +2,9 @@ package wire
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"strconv"
 	"syscall"
 )
 
@@ -36,7 +35,7 @@ func (in *input) size() (int, error) {
 	}
 	size := binary.BigEndian.Uint32(in.buf[in.off:])
 	if size == 0 || size > MaxFrame {
-		return 0, fmt.Errorf("%w: length %d", ErrFrame, size)
+		return 0, badFrame("length " + strconv.FormatUint(uint64(size), 10))
 	}
 	return int(size), nil
 }
@@ -65,13 +64,13 @@ func (in *input) next() (m Message, fds []int, err error) {
 		return m, nil, err
 	}
 	body := in.buf[in.off+4 : in.off+4+size]
-	if err := json.Unmarshal(body, &m); err != nil {
-		return Message{}, nil, fmt.Errorf("%w: %v", ErrFrame, err)
+	if err := decode(body, &m); err != nil {
+		return Message{}, nil, badFrame(err.Error())
 	}
 	in.off += 4 + size
 	rest := len(in.buf) - in.off
 	if m.FDs < 0 || m.FDs > len(in.fds) || (rest == 0 && m.FDs != len(in.fds)) {
-		return Message{}, nil, fmt.Errorf("%w: %d descriptors announced, %d came", ErrFrame, m.FDs, len(in.fds))
+		return Message{}, nil, badFrame(strconv.Itoa(m.FDs) + " descriptors announced, " + strconv.Itoa(len(in.fds)) + " came")
 	}
 	if m.FDs > 0 {
 		fds = append(fds, in.fds[:m.FDs]...)
@@ -101,7 +100,7 @@ func (in *input) fill(rw MsgReadWriter) error {
 	case err != nil:
 		return err
 	case len(in.fds) > 2*MaxFDs || (len(in.fds) > 0 && n <= 0):
-		return fmt.Errorf("%w: %d descriptors without a frame", ErrFrame, len(in.fds))
+		return badFrame(strconv.Itoa(len(in.fds)) + " descriptors without a frame")
 	}
 	return nil
 }

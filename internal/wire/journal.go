@@ -2,9 +2,7 @@ package wire
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 )
 
@@ -36,6 +34,9 @@ type Entry struct {
 	Exit    *Exit    `json:"exit,omitempty"`
 }
 
+// Append appends the entry's line, with its newline.
+func (e *Entry) Append(b []byte) []byte { return append(encode(b, e), '\n') }
+
 // maxLine bounds a line of the journal: Started with its argv, cut, and the
 // service's meta.
 const maxLine = 1 << 20
@@ -52,11 +53,11 @@ func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
 			_, err = in.ReadSlice('\n')
 		}
 		if err != nil && err != io.EOF {
-			return entries, torn, fmt.Errorf("read journal: %w", err)
+			return entries, torn, &wrapped{"read journal: " + err.Error(), err}
 		}
 		if len(line) > 1 || long {
 			var e Entry
-			if long || json.Unmarshal(line, &e) != nil || !e.whole() {
+			if long || decode(line, &e) != nil || !e.whole() {
 				torn++
 			} else {
 				entries = append(entries, e)
