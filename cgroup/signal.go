@@ -31,7 +31,10 @@ func (d *Dir) Signal(sig func(rel string) syscall.Signal) (int, error) {
 		if err := h.Signal(s); err != nil || s == syscall.SIGKILL {
 			return err
 		}
-		return h.Signal(syscall.SIGCONT)
+		if err := h.Signal(syscall.SIGCONT); !errors.Is(err, pidfd.ErrGone) {
+			return err
+		}
+		return nil // it has acted on the first already
 	}
 	var loc pidfd.Locator
 	done := make(map[int]bool)
