@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"pinfold.dev/api"
@@ -108,9 +109,9 @@ func (h *Host) nonce() string {
 // missing is what a turn at this grade does not get.
 func (h *Host) missing(g api.Grade) []string {
 	if g == api.GradeCgroup {
-		return h.notes
+		return slices.Concat(h.notes, h.weak)
 	}
-	return nil
+	return h.weak
 }
 
 // makeScope has the service manager put the keeper into a scope, and believes
@@ -229,6 +230,7 @@ func (x *hold) undo() {
 		ctx, cancel := context.WithTimeout(context.Background(), quitTime)
 		defer cancel()
 		x.quitting.Store(true)
+		x.quit(ctx)
 		if err := x.EndKeeper(ctx); err != nil {
 			x.host.log.Warn("end the keeper of a turn that did not begin", "turn", x.turn, "error", err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
+	"pinfold.dev/internal/feature"
 	"pinfold.dev/systemd"
 )
 
@@ -46,7 +47,8 @@ type Host struct {
 	parent   *cgroup.Dir      // nil: no grade cgroup
 	groupErr error            // why there is none
 	gate     bool             // children cloned into a cgroup die at birth here
-	notes    []string         // what the host could not give, in words
+	notes    []string         // what the host could not give at grade cgroup, in words
+	weak     []string         // and at any grade
 	ctrls    []string         // controllers that turns at grade cgroup get
 
 	mu        sync.Mutex
@@ -77,12 +79,22 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h.openScope(ctx)
 	h.openGroup()
+	h.noteHandles()
 	h.selfTest(ctx)
 	if h.mgr == nil && h.parent == nil {
 		err := h.refuse(h.scopeErr, h.groupErr)
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
+}
+
+// noteHandles tells where handles cannot be opened: cgroup.kill needs none, the
+// rest of an ending does.
+func (h *Host) noteHandles() {
+	if err := feature.New("").Check(feature.PidfdOpen); errors.Is(err, feature.ErrNotSupported) {
+		h.weak = append(h.weak, fmt.Sprintf("no handle can be opened on a process (%v): nothing is asked to stop before it is killed, "+
+			"and what cgroup.kill does not reach, such as a process without its main thread, survives and is told", err))
+	}
 }
 
 // instance is the random name of what was begun from this runtime directory.
