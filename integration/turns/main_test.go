@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,9 +118,22 @@ func (w *world) open() (err error) {
 	return w.build()
 }
 
-// copySelf puts this binary where every user can run it.
+// copySelf puts this binary where every user can run it, for the helpers. One
+// that has C in it is built anew without: the C library does not run where
+// clone3 is forbidden.
 func (w *world) copySelf() error {
 	self, err := os.Executable()
+	info, ok := debug.ReadBuildInfo()
+	if ok && os.Getenv("PINFOLD_BIN_DIR") == "" && slices.Contains(info.Settings, debug.BuildSetting{Key: "CGO_ENABLED", Value: "1"}) {
+		w.exe = filepath.Join(w.dir, "helper")
+		cmd := exec.Command("go", "test", "-c", "-o", w.exe, ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := w.kids.output(cmd)
+		if err != nil {
+			return fmt.Errorf("build the helpers: %w\n%s", err, out)
+		}
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -64,6 +64,14 @@ func eachGrade(t *testing.T, test func(t *testing.T, g api.Grade)) {
 // it may be left.
 func serve(t *testing.T, g api.Grade, o options) *service {
 	t.Helper()
+	s := newService(t, g, o)
+	s.start()
+	return s
+}
+
+// newService is one that does not run yet.
+func newService(t *testing.T, g api.Grade, o options) *service {
+	t.Helper()
 	dir, err := os.MkdirTemp(run.dir, "s.")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +84,6 @@ func serve(t *testing.T, g api.Grade, o options) *service {
 			"--grade", string(g), "--cgroup-parent", run.cgroup, "--init", run.bin + "/pinfold-init", "--grace", "0",
 			"--bound", patience(30 * time.Second).String(), "--log-level", "debug"}, o.args...)}
 	t.Cleanup(s.finish)
-	s.start()
 	return s
 }
 

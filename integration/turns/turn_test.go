@@ -104,10 +104,10 @@ func (x *turn) over(r api.Receipt) {
 			bad("process %s is %s, verdict %s", p.ID, p.Status.State, p.Verdict)
 		}
 	}
-	work := filepath.Join(x.Cgroup, "work")
-	if _, err := os.Stat(work); !errors.Is(err, fs.ErrNotExist) {
-		bad("%s is still there: %v", work, err)
-	}
+	eventually(x.t, "its cgroup removed", func() bool { // after the receipt: it is empty
+		_, err := os.Stat(filepath.Join(x.Cgroup, "work"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // heart is a file that somebody beats into.
