@@ -30,6 +30,8 @@ var suite = systest.New(map[string]systest.Helper{
 	"old":           oldKernel,
 	"no-kill":       noKillFile,
 	"own":           killOwn,
+	"frozen-disk":   frozenDisk,
+	"as-owner":      asOwner,
 })
 
 func TestMain(m *testing.M) {

@@ -24,6 +24,7 @@ var suite = systest.New(map[string]systest.Helper{
 	"threads":    threads,
 	"old":        asOld,
 	"reuse":      reuse,
+	"hidden":     hidden,
 })
 
 func TestMain(m *testing.M) { suite.Main(m) }

@@ -146,25 +146,28 @@ func Start(t testing.TB, cmd *exec.Cmd) *Proc {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	p := StartGently(t, cmd)
+	t.Cleanup(p.End)
+	return p
+}
+
+// StartGently starts a command that ends by itself; the test has to see to it.
+func StartGently(t testing.TB, cmd *exec.Cmd) *Proc {
+	t.Helper()
 	out, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { out.Close() })
 	if cmd.Stdout == nil {
 		cmd.Stdout = w
 	}
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		out.Close()
 		t.Fatalf("start %s: %v", cmd.Path, err)
 	}
-	p := &Proc{Cmd: cmd, out: bufio.NewReader(out)}
-	t.Cleanup(func() {
-		p.End()
-		out.Close()
-	})
-	return p
+	return &Proc{Cmd: cmd, out: bufio.NewReader(out)}
 }
 
 // PID is its process id.
