@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strconv"
@@ -98,7 +99,7 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 	if st.State == 'Z' || st.State == 'X' {
 		return nil, true, parent == os.Getpid()
 	}
-	if statFlags(b)&exiting != 0 {
+	if statField(b, 9)&exiting != 0 {
 		return nil, false, true
 	}
 	cgroup := ""
@@ -115,27 +116,21 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 	return m, false, false
 }
 
-// statFlags is field 9 of /proc/pid/stat, after the last ")".
-func statFlags(b []byte) uint64 {
-	end := len(b)
-	for end > 0 && b[end-1] != ')' {
-		end--
+// statField is a numeric field of /proc/pid/stat behind the second, which ends
+// at the last ")". It is 0 where there is no such number.
+func statField(b []byte, field int) uint64 {
+	rest := b[bytes.LastIndexByte(b, ')')+1:]
+	for range field - 2 {
+		_, rest, _ = bytes.Cut(rest, []byte(" "))
 	}
-	field := 2
-	for i := end; i < len(b); i++ {
-		if b[i] != ' ' {
-			continue
+	n := uint64(0)
+	for _, c := range rest {
+		if c < '0' || c > '9' {
+			break
 		}
-		if field++; field == 9 {
-			end := i + 1
-			for end < len(b) && b[end] != ' ' {
-				end++
-			}
-			n, _ := strconv.ParseUint(string(b[i+1:end]), 10, 64)
-			return n
-		}
+		n = n*10 + uint64(c-'0')
 	}
-	return 0
+	return n
 }
 
 // childrenOf lists a process's children: those of each of its threads, which

@@ -3,6 +3,7 @@ package reaper
 import (
 	"errors"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -24,7 +25,8 @@ type keeper struct {
 	opts Options
 	uid  uint32
 	null int
-	proc bool // /proc is our own PID namespace's
+	proc bool      // /proc is our own PID namespace's
+	stat [512]byte // for one read of a file there
 
 	nonce   string // empty until the first hello
 	work    *work  // nil until hold
@@ -43,6 +45,7 @@ type keeper struct {
 	procs    map[string]*process
 	byPID    map[int]*process
 	order    []*process
+	ended    int      // bytes of the ended ones in order
 	dropped  int      // ended launches that were forgotten
 	inflight int      // launches that are not decided
 	launched int      // launches that started
@@ -64,9 +67,10 @@ type question struct {
 // then returns nil. An error means that it could not begin.
 func Keep(o Options) error {
 	k := &keeper{
-		opts: o, uid: uint32(os.Geteuid()), proc: sys.ReadHere().Proc,
+		opts: o, uid: uint32(os.Geteuid()), proc: procIsOurs(),
 		procs: make(map[string]*process), byPID: make(map[int]*process),
 	}
+	debug.SetGCPercent(-1) // see garbage
 	if err := k.settle(); err != nil {
 		return err
 	}
@@ -76,6 +80,13 @@ func Keep(o Options) error {
 	warmThreads()
 	k.loop()
 	return nil
+}
+
+// procIsOurs tells whether pids mean the same to /proc and to us.
+func procIsOurs() bool {
+	var b [16]byte
+	n, err := syscall.Readlink("/proc/self", b[:])
+	return err == nil && string(b[:n]) == itoa(os.Getpid())
 }
 
 // open opens what the keeper works with.
@@ -95,7 +106,7 @@ func (k *keeper) open() (err error) {
 	if err = k.poll.open(); err != nil {
 		return err
 	}
-	hello := wire.Hello{Version: wire.Version, Turn: k.opts.Turn, PID: os.Getpid(), Build: k.opts.Build}
+	hello := wire.Hello{Version: speaks, Turn: k.opts.Turn, PID: os.Getpid(), Build: k.opts.Build}
 	if !k.journal.write(wire.Entry{Fact: wire.FactKeeper, Hello: &hello}) {
 		return k.journal.err
 	}

@@ -13,8 +13,8 @@ import (
 
 // Bounds of what is remembered of launches.
 const (
-	maxEnded = 4096    // ended launches that are listed in hello
-	argvKept = 4 << 10 // bytes of argv that are remembered and journalled
+	endedKept = 512 << 10 // bytes of ended launches that are listed in hello
+	argvKept  = 4 << 10   // bytes of a launch's argv that are remembered and journalled
 )
 
 // process is a launch: first undecided (child is set), then started.
@@ -29,8 +29,9 @@ type process struct {
 
 func (p *process) deciding() bool { return p.child != nil }
 
+// size is about how many bytes it takes, remembered or written.
 func (p *process) size() int {
-	n := len(p.started.Cwd) + len(p.started.Leaf) + len(p.started.Meta)
+	n := 512 + len(p.started.Cwd) + len(p.started.Leaf) + len(p.started.Meta)
 	for _, a := range p.started.Argv {
 		n += len(a) + 4
 	}
@@ -217,12 +218,13 @@ func (k *keeper) startTicks(pid int) uint64 {
 	if !k.proc {
 		return 0
 	}
-	b, err := sys.ProcFile(pid, "stat")
+	fd, err := sys.Openat(sys.AtFDCWD, "/proc/"+itoa(pid)+"/stat", sys.ORdonly)
 	if err != nil {
 		return 0
 	}
-	st, _ := sys.ParseStat(b)
-	return st.StartTicks
+	n, _ := sys.Pread(fd, k.stat[:], 0)
+	_ = sys.Close(fd)
+	return statField(k.stat[:n], 22)
 }
 
 // ready is called when the child has executed, or could not.
@@ -294,6 +296,7 @@ func (k *keeper) end(p *process, c *sys.Child) {
 	_ = sys.Close(p.pidfd)
 	p.pidfd, p.ended = -1, nil
 	k.emptied = append(k.emptied, p.started.Process)
+	k.ended += p.size()
 	k.forget()
 }
 
@@ -310,19 +313,21 @@ func (k *keeper) announce(m wire.Message, fd int, except *conn) {
 	}
 }
 
-// forget drops the oldest ended launch when too many are remembered.
+// forget drops the oldest ended launches when too many are remembered: a
+// quarter of them, so that it is seldom done.
 func (k *keeper) forget() {
-	if len(k.order)-len(k.byPID) <= maxEnded {
+	if k.ended <= endedKept {
 		return
 	}
-	for i, p := range k.order {
-		if p.exit != nil {
-			k.order = append(k.order[:i], k.order[i+1:]...)
-			delete(k.procs, p.started.Process)
-			k.dropped++
-			return
+	k.order = slices.DeleteFunc(k.order, func(p *process) bool {
+		if p.exit == nil || k.ended <= endedKept*3/4 {
+			return false
 		}
-	}
+		k.ended -= p.size()
+		k.dropped++
+		delete(k.procs, p.started.Process)
+		return true
+	})
 }
 
 // cut keeps the first bytes of a command line.

@@ -69,6 +69,9 @@ func (k *keeper) refuse(c *conn, id uint64, err *wire.Error) {
 	k.send(c, wire.Message{ID: id, Error: err}, nil)
 }
 
+// speaks is the version of the protocol that the keeper has.
+const speaks = 1
+
 // hello checks whose service it is, and tells it everything. The first nonce
 // ever is the turn's.
 func (k *keeper) hello(c *conn, id uint64, h *wire.Hello) {
@@ -92,7 +95,7 @@ func (k *keeper) hello(c *conn, id uint64, h *wire.Hello) {
 	}
 	k.nonce, c.greeted = h.Nonce, true
 	answer := wire.Hello{
-		Version: wire.Version, Turn: k.opts.Turn, Nonce: k.nonce, PID: os.Getpid(), Build: k.opts.Build,
+		Version: speaks, Turn: k.opts.Turn, Nonce: k.nonce, PID: os.Getpid(), Build: k.opts.Build,
 		Fenced: k.fenced, Held: k.work != nil, Dropped: k.dropped,
 	}
 	fds := k.listProcesses(&answer, h.Skip)
@@ -109,7 +112,7 @@ func (k *keeper) listProcesses(h *wire.Hello, skip int) (fds []int) {
 	size := 0
 	for i := min(skip, len(k.order)); i < len(k.order); i++ {
 		p := k.order[i]
-		size += 512 + p.size()
+		size += p.size()
 		if alive := p.pidfd >= 0; len(fds) == wire.MaxFDs && alive || size > helloBytes {
 			h.More = true
 			return fds

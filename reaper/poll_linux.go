@@ -104,7 +104,8 @@ func (k *keeper) leave() {
 	_ = syscall.Rmdir(k.opts.Dir)
 }
 
-// turn handles events and says how long the loop may wait for the next.
+// turn handles events and says how long the loop may wait for the next, in ms.
+// Without events something is due that had to wait.
 func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 	for i := range events {
 		if s := k.poll.source(&events[i]); s != nil {
@@ -114,8 +115,11 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 	switch {
 	case k.reapDue:
 		guard("reap", k.reap)
-	case len(events) == 0:
+	case len(events) > 0:
+	case k.sweepPause() > 0:
 		guard("sweep", k.sweepAgain)
+	case k.garbage.pause() > 0:
+		k.garbage.collect()
 	}
 	if len(k.censuses) > 0 {
 		guard("census", k.runCensuses)
@@ -125,6 +129,8 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 		return 0
 	case len(k.censuses) > 0:
 		return censusPause
+	case k.sweepPause() > 0:
+		return k.sweepPause()
 	}
-	return k.sweepPause()
+	return k.garbage.pause()
 }

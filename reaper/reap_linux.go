@@ -22,10 +22,8 @@ var sweepPauses = [...]int{100, 10, 1}
 
 // sweepAgain tries leaves once more, after a pause.
 func (k *keeper) sweepAgain() {
-	if k.sweeps > 0 {
-		k.sweeps--
-		k.sweepLeaves(64)
-	}
+	k.sweeps--
+	k.sweepLeaves(64)
 }
 
 // sweepPause is the time until the next try, or -1.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"syscall"
 
@@ -46,11 +45,9 @@ func (k *keeper) settle() error {
 const threadsRunning = 2
 
 // warmThreads makes every thread that the keeper will ever need: as many as may
-// run, and one for the loop when it waits in a system call. It turns off the
-// collector's own clock, which would wake an idle keeper every two minutes.
+// run, and one for the loop when it waits in a system call.
 func warmThreads() {
 	runtime.GOMAXPROCS(threadsRunning) // also stops the runtime from watching cgroup limits
-	debug.SetGCPercent(-1)
 	var up, down sync.WaitGroup
 	release := make(chan struct{})
 	for range threadsRunning + 1 {
@@ -67,34 +64,6 @@ func warmThreads() {
 	up.Wait()
 	close(release)
 	down.Wait()
-}
-
-// garbage decides when to collect: the work is counted, the heap looked at
-// seldom, so that it costs an idle keeper nothing.
-type garbage struct {
-	work int    // frames, about
-	live uint64 // heap after the last collection
-}
-
-const (
-	garbageLook = 128       // frames between two looks at the heap
-	garbageMin  = 512 << 10 // bytes that are not worth a collection
-)
-
-// did notes that bytes of frames were handled.
-func (g *garbage) did(bytes int) {
-	if g.work += 1 + bytes>>12; g.work < garbageLook {
-		return
-	}
-	g.work = 0
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	if m.HeapAlloc < g.live*2+garbageMin {
-		return
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	g.live = m.HeapAlloc
 }
 
 // guard keeps a panic from ending the keeper: it says so and goes on.

@@ -14,7 +14,7 @@ import (
 // work is the cgroup below which launches get their leaves.
 type work struct {
 	path   string
-	turn   string // the turn's cgroup, work's parent, as /proc/pid/cgroup has it; "" if unknown
+	turn   string // the turn's cgroup, work's parent, as /proc/pid/cgroup has it; "" until it is asked for
 	dir    int
 	events int // its cgroup.events
 	freeze int // its cgroup.freeze, or -1 (before Linux 5.2)
@@ -59,7 +59,6 @@ func openWork(path string) (*work, error) {
 	if w.freeze, err = sys.Openat(w.dir, "cgroup.freeze", sys.ORdonly); err != nil {
 		w.freeze = -1
 	}
-	w.turn = turnCgroup(path)
 	return w, nil
 }
 
@@ -94,6 +93,9 @@ func cgroupBelow(mounts []sys.MountEntry, work string) string {
 
 // inside tells whether a cgroup, as on a 0:: line, is the turn's or below it.
 func (w *work) inside(cgroup string) bool {
+	if w.turn == "" {
+		w.turn = turnCgroup(w.path)
+	}
 	rest, ok := strings.CutPrefix(cgroup, w.turn)
 	return ok && w.turn != "" && (rest == "" || rest[0] == '/' || rest[0] == ' ')
 }

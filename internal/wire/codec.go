@@ -161,31 +161,6 @@ func (c *coder) numbers(name string, v *[]uint32) {
 	}
 }
 
-// number is one that may be missing.
-func (c *coder) number(name string, v **int) {
-	switch read, write := c.field(name, omit, *v == nil); {
-	case read:
-		n := int(c.in.signed())
-		*v = &n
-	case write:
-		c.out = strconv.AppendInt(c.out, int64(**v), 10)
-	}
-}
-
-// bytes are in base64, as in encoding/json.
-func (c *coder) bytes(name string, v *[]byte) {
-	switch read, write := c.field(name, omit, len(*v) == 0); {
-	case read:
-		b, err := base64.StdEncoding.AppendDecode([]byte{}, c.in.quoted())
-		if err != nil {
-			c.in.fail("no base64")
-		}
-		*v = b
-	case write:
-		c.out = append(base64.StdEncoding.AppendEncode(append(c.out, '"'), *v), '"')
-	}
-}
-
 // pointer is P, a pointer to T that lists T's fields.
 type pointer[T any] interface {
 	*T

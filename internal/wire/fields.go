@@ -56,8 +56,6 @@ func (h *Hold) fields(c *coder) {
 	c.flag("gate", &h.Gate)
 	str(c, "spool", &h.Spool, omit)
 	signed(c, "output_max", &h.OutputMax, omit)
-	str(c, "spool", &h.Spool, omit)
-	signed(c, "output_max", &h.OutputMax, omit)
 }
 
 func (l *Launch) fields(c *coder) {
@@ -139,7 +137,6 @@ func (e *Exit) fields(c *coder) {
 	signed(c, "signal", &e.Signal, omit)
 	c.flag("core", &e.Core)
 	signed(c, "ended_ns", &e.EndedNS, keep)
-	signed(c, "oom_kills", &e.OOMKills, omit)
 	signed(c, "oom_kills", &e.OOMKills, omit)
 }
 

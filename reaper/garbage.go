@@ -1,0 +1,52 @@
+package reaper
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// garbage decides when to collect. The runtime's own collector is off: it keeps
+// as much again as is alive, and wakes an idle process every two minutes. Work
+// is counted, and the heap looked at seldom.
+type garbage struct {
+	work  int    // frames and children since the last collection, about
+	next  int    // look at the heap when work has come here
+	start uint64 // heap after the last collection
+}
+
+const (
+	garbageLook  = 128     // work between two looks at the heap
+	garbageSome  = 64      // work that is worth a collection once nothing happens
+	garbageMost  = 1 << 20 // bytes that are not let grow
+	garbagePause = 1000    // ms without anything happening
+)
+
+// did notes that a frame of so many bytes, or a child, was handled.
+func (g *garbage) did(bytes int) {
+	if g.work += 1 + bytes>>12; g.work < g.next {
+		return
+	}
+	g.next = g.work + garbageLook
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > g.start+garbageMost {
+		g.collect()
+	}
+}
+
+// collect collects, and gives the system back what is free.
+func (g *garbage) collect() {
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	*g = garbage{next: garbageLook, start: m.HeapAlloc}
+}
+
+// pause is how long the loop may wait for something to happen before it should
+// collect, or -1.
+func (g *garbage) pause() int {
+	if g.work < garbageSome {
+		return -1
+	}
+	return garbagePause
+}
