@@ -10,22 +10,25 @@ type Code string
 
 // The codes, with the HTTP status each travels with.
 const (
-	CodeBadRequest       Code = "bad_request"        // 400
-	CodeForbidden        Code = "forbidden"          // 403
-	CodePeerUnverifiable Code = "peer_unverifiable"  // 403
-	CodeNotFound         Code = "not_found"          // 404
-	CodeMethod           Code = "method_not_allowed" // 405
-	CodeTimeout          Code = "timeout"            // 408
-	CodeTurnOver         Code = "turn_over"          // 409: ending or ended
-	CodeStaleEpoch       Code = "stale_epoch"        // 409
-	CodeTooLarge         Code = "too_large"          // 413
-	CodeExecFailed       Code = "exec_failed"        // 422: details.errno, details.errno_name, details.path
-	CodeLaunchRefused    Code = "launch_refused"     // 422: cwd, user, cgroup; details.errno_name
-	CodeGradeUnavailable Code = "grade_unavailable"  // 422
-	CodeLimitUnavailable Code = "limit_unavailable"  // 422
-	CodeKeeperLost       Code = "keeper_lost"        // 503
-	CodeUnavailable      Code = "unavailable"        // 503
-	CodeInternal         Code = "internal"           // 500
+	CodeBadRequest       Code = "bad_request"          // 400
+	CodeForbidden        Code = "forbidden"            // 403
+	CodePeerUnverifiable Code = "peer_unverifiable"    // 403
+	CodeNotFound         Code = "not_found"            // 404
+	CodeMethod           Code = "method_not_allowed"   // 405
+	CodeTimeout          Code = "timeout"              // 408
+	CodeTurnOver         Code = "turn_over"            // 409: ending or ended
+	CodeStaleEpoch       Code = "stale_epoch"          // 409
+	CodeConflict         Code = "idempotency_conflict" // 409: the key was used for another request
+	CodeStdinClosed      Code = "stdin_closed"         // 409: nobody reads it any more; details.bytes were taken
+	CodeTooLarge         Code = "too_large"            // 413
+	CodeExecFailed       Code = "exec_failed"          // 422: details.errno, details.errno_name, details.path
+	CodeLaunchRefused    Code = "launch_refused"       // 422: cwd, user, cgroup; details.errno_name
+	CodeGradeUnavailable Code = "grade_unavailable"    // 422
+	CodeLimitUnavailable Code = "limit_unavailable"    // 422
+	CodeUnsupported      Code = "unsupported"          // 422: the turn's keeper, or the kernel, is too old; details.feature
+	CodeKeeperLost       Code = "keeper_lost"          // 503
+	CodeUnavailable      Code = "unavailable"          // 503
+	CodeInternal         Code = "internal"             // 500
 )
 
 // Error is the body of every answer that is not 2xx, and the error that the
@@ -62,6 +65,9 @@ var (
 	ErrTimeout          = &Error{Code: CodeTimeout, Message: "timeout"}
 	ErrTurnOver         = &Error{Code: CodeTurnOver, Message: "turn is over"}
 	ErrStaleEpoch       = &Error{Code: CodeStaleEpoch, Message: "stale epoch"}
+	ErrConflict         = &Error{Code: CodeConflict, Message: "idempotency conflict"}
+	ErrStdinClosed      = &Error{Code: CodeStdinClosed, Message: "stdin closed"}
+	ErrUnsupported      = &Error{Code: CodeUnsupported, Message: "unsupported"}
 	ErrExecFailed       = &Error{Code: CodeExecFailed, Message: "exec failed"}
 	ErrLaunchRefused    = &Error{Code: CodeLaunchRefused, Message: "launch refused"}
 	ErrGradeUnavailable = &Error{Code: CodeGradeUnavailable, Message: "grade unavailable"}

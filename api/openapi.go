@@ -17,7 +17,7 @@ func OpenAPI() string { return openAPI }
 func Codes() []Code {
 	return []Code{
 		CodeBadRequest, CodeForbidden, CodePeerUnverifiable, CodeNotFound, CodeMethod, CodeTimeout,
-		CodeTurnOver, CodeStaleEpoch, CodeTooLarge, CodeExecFailed, CodeLaunchRefused,
-		CodeGradeUnavailable, CodeLimitUnavailable, CodeKeeperLost, CodeUnavailable, CodeInternal,
+		CodeTurnOver, CodeStaleEpoch, CodeConflict, CodeStdinClosed, CodeTooLarge, CodeExecFailed, CodeLaunchRefused,
+		CodeGradeUnavailable, CodeLimitUnavailable, CodeUnsupported, CodeKeeperLost, CodeUnavailable, CodeInternal,
 	}
 }

@@ -26,6 +26,7 @@ type schema struct {
 	Items      *schema            `json:"items"`
 	Additional json.RawMessage    `json:"additionalProperties"`
 	Status     map[string]int     `json:"x-status"`
+	Encoding   string             `json:"contentEncoding"`
 }
 
 type openAPIDoc struct {
@@ -49,6 +50,8 @@ func roots() []reflect.Type {
 		reflect.TypeFor[TurnList](), reflect.TypeFor[ProcessList](), reflect.TypeFor[LaunchRequest](), reflect.TypeFor[Process](),
 		reflect.TypeFor[SignalRequest](), reflect.TypeFor[SignalAnswer](), reflect.TypeFor[Tree](), reflect.TypeFor[FinishRequest](),
 		reflect.TypeFor[AbandonRequest](), reflect.TypeFor[Receipt](), reflect.TypeFor[ReceiptList](),
+		reflect.TypeFor[JoinRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
+		reflect.TypeFor[ResizeRequest](), reflect.TypeFor[ResizeAnswer](),
 	}
 }
 
@@ -154,6 +157,11 @@ func differs(t reflect.Type, s *schema) string {
 			return "is a " + t.Name() + ", the schema says " + s.Ref
 		}
 		return ""
+	case t == reflect.TypeFor[[]byte]():
+		if s.Encoding != "base64" {
+			return "is bytes, which are base64"
+		}
+		want = "string"
 	case t.Kind() == reflect.Slice:
 		if s.Items == nil {
 			return "is a list of nothing"

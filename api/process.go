@@ -2,54 +2,6 @@ package api
 
 import "time"
 
-// StdioMode says where a stream of a launched process goes.
-type StdioMode string
-
-// Null is /dev/null; Pass is a descriptor that the caller sent with the
-// request (SCM_RIGHTS).
-const (
-	StdioNull StdioMode = "null"
-	StdioPass StdioMode = "pass"
-)
-
-// Stream describes one of a process's standard streams.
-type Stream struct {
-	Mode StdioMode `json:"mode"`
-	// FD is, for pass, the index into the descriptors that came with the
-	// request, from 0. Two streams may name the same one.
-	FD int `json:"fd,omitempty"`
-}
-
-// Stdio describes the standard streams; a zero Stream is null.
-type Stdio struct {
-	Stdin  Stream `json:"stdin,omitzero"`
-	Stdout Stream `json:"stdout,omitzero"`
-	Stderr Stream `json:"stderr,omitzero"`
-}
-
-// LaunchRequest starts a process in a turn. No shell stands in between.
-type LaunchRequest struct {
-	Argv []string `json:"argv"`
-	// Env is the exact environment, as NAME=value; [] is an empty one. Nil, or
-	// null, means the base: PATH, HOME, USER, LOGNAME, SHELL and LANG of the
-	// user it runs as. Variables that belong to a service manager
-	// (NOTIFY_SOCKET, LISTEN_*, ...) never pass.
-	Env []string `json:"env,omitzero"`
-	// Cwd must exist; empty means the user's home, or / where there is none.
-	Cwd   string `json:"cwd,omitempty"`
-	Stdio Stdio  `json:"stdio,omitzero"`
-	// User is a name or uid; only root may name another than its own. Empty
-	// means the peer's own uid, gid and groups.
-	User string `json:"user,omitempty"`
-	// StopSignal is sent first when the turn ends with a grace; empty: TERM.
-	StopSignal string `json:"stop_signal,omitempty"`
-	// MinGrade refuses the launch where the turn is held less well.
-	MinGrade Grade             `json:"min_grade,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	// Epoch, when not 0, must be the turn's.
-	Epoch int64 `json:"epoch,omitempty"`
-}
-
 // ProcessState is where a launched process is in its life.
 type ProcessState string
 
@@ -76,7 +28,13 @@ type Status struct {
 	Core bool `json:"core,omitempty"`
 	// Why says, for lost, why nobody knows.
 	Why string `json:"why,omitempty"`
+	// EndedBy is deadline when Pinfold ended, or is ending, it for that; else
+	// empty.
+	EndedBy string `json:"ended_by,omitempty"`
 }
+
+// EndedByDeadline is Status.EndedBy of a process whose deadline was over.
+const EndedByDeadline = "deadline"
 
 // ShellCode is the status as a shell shows it: the code, 128+n for a signal,
 // 255 for lost.
@@ -104,10 +62,13 @@ type Identity struct {
 
 // Process is one launched process, as shown to callers.
 type Process struct {
-	ID        string            `json:"id"` // p1, p2, … within its turn
-	Turn      string            `json:"turn"`
-	PID       int               `json:"pid"`
-	Argv      []string          `json:"argv"`
+	ID   string   `json:"id"` // p1, p2, … within its turn
+	Turn string   `json:"turn"`
+	PID  int      `json:"pid"`
+	Argv []string `json:"argv"`
+	// ArgvB64 is argv as it is, where Argv cannot say it: in base64.
+	ArgvB64 [][]byte `json:"argv_b64,omitempty"`
+	// Cwd is the directory that it was started in.
 	Cwd       string            `json:"cwd,omitempty"`
 	UID       uint32            `json:"uid"`
 	Labels    map[string]string `json:"labels,omitempty"`
@@ -116,9 +77,25 @@ type Process struct {
 	EndedAt   *time.Time        `json:"ended_at,omitempty"`
 	Identity  Identity          `json:"identity"`
 	Grade     Grade             `json:"grade"`
-	// Placement tells how it got into its cgroup: clone (born there) or gate
-	// (held at a gate, moved, then let go).
+	// Placement tells how it got into its cgroup: clone (born there), gate
+	// (held at a gate, moved, then let go), or join (moved while it ran).
 	Placement string `json:"placement,omitempty"`
+	// InPlace tells that it is the caller's own child, moved into the turn.
+	InPlace bool `json:"in_place,omitempty"`
+	// Stdin is its mode, where the process's stdin can be written to: pipe or
+	// pty.
+	Stdin StdioMode `json:"stdin,omitempty"`
+	// Terminal tells that it has a terminal of its own.
+	Terminal bool `json:"terminal,omitempty"`
+	// Output is how far its kept streams are, by name.
+	Output   map[StreamName]StreamStatus `json:"output,omitempty"`
+	Deadline *time.Time                  `json:"deadline,omitempty"`
+	// Acknowledged tells that its exit was, and that its output is not kept any
+	// more.
+	Acknowledged bool `json:"acknowledged,omitempty"`
+	// Repeated tells, in the answer to a launch, that this is an earlier one
+	// with the same idempotency key.
+	Repeated bool `json:"repeated,omitempty"`
 }
 
 // ProcessList answers GET /v1/turns/{turn}/processes.

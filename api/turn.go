@@ -115,7 +115,22 @@ type BeginRequest struct {
 	// GraceMS is the time between TERM and KILL when an ending names none;
 	// nil means the service's default.
 	GraceMS *int64 `json:"grace_ms,omitempty"`
+	// OutputMax bounds the bytes that all kept streams of the turn take in; 0:
+	// no bound.
+	OutputMax int64 `json:"output_max,omitempty"`
+	// OnOutputMax says what happens then; empty means drop.
+	OnOutputMax OutputPolicy `json:"on_output_max,omitempty"`
 }
+
+// OutputPolicy says what happens when a turn's output comes to its bound.
+type OutputPolicy string
+
+// Drop counts what comes after it and keeps none; Stop ends the turn, too, for
+// the reason limit.
+const (
+	OutputDrop OutputPolicy = "drop"
+	OutputStop OutputPolicy = "stop"
+)
 
 // Limits bound all processes of a turn together. They need cgroup controllers;
 // a request for one that the host lacks is refused with limit_unavailable.
@@ -149,6 +164,11 @@ type Turn struct {
 	Degraded []string `json:"degraded,omitempty"`
 	// KeeperPID is the keeper's process id, for people: never signal it.
 	KeeperPID int `json:"keeper_pid,omitempty"`
+	// OutputMax and OnOutputMax are as they were asked for; OutputMaxed tells
+	// that the bound was reached.
+	OutputMax   int64        `json:"output_max,omitempty"`
+	OnOutputMax OutputPolicy `json:"on_output_max,omitempty"`
+	OutputMaxed bool         `json:"output_maxed,omitempty"`
 	// Processes are those launched through Pinfold, oldest first.
 	Processes []Process `json:"processes"`
 	// Alive is how many processes, launched or descendants, the turn's cgroup
