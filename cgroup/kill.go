@@ -66,18 +66,18 @@ type killing struct {
 // A cgroup that was killed must not be launched into again: from Linux 6.14, and
 // stable kernels of February 2025 on, what is cloned into it dies at birth.
 func (d *Dir) Kill(ctx context.Context, bound time.Duration) (Killed, error) {
-	l, err := d.list("cgroup.procs")
-	if err != nil {
-		return Killed{}, err
-	}
+	l, listErr := d.list("cgroup.procs")
 	if err := d.refuse(l); err != nil {
 		return Killed{}, err
 	}
 	now := time.Now()
 	k := &killing{dir: d, end: now.Add(bound)}
 	k.Mechanism, k.Seen, k.KilledAt = byKill, len(l.pids)+l.hidden, now
+	if listErr != nil { // too many descriptors, say: one write may do all the same
+		k.note("%v", listErr)
+	}
 	defer k.thaw()
-	err = k.run(ctx)
+	err := k.run(ctx)
 	return k.Killed, err
 }
 
@@ -181,6 +181,9 @@ func (k *killing) killMembers() {
 		if err != nil {
 			k.note("%v", err)
 		}
+		if l.hidden > 0 {
+			k.note("%s shows members of a PID namespace that we cannot see", each.file)
+		}
 	}
 }
 
@@ -190,12 +193,13 @@ func (k *killing) killMembers() {
 const (
 	settleFor  = 3 * time.Millisecond
 	settleEach = 60 * time.Microsecond
+	settleMost = 50 * time.Millisecond // one that escaped forks on meanwhile
 )
 
 // settle waits for the cgroup to become empty, with left processes in it. The
 // wait grows with the rounds, so that those that cannot die cost little.
 func (k *killing) settle(ctx context.Context, left int) error {
-	wait := min(settleFor<<min(k.Rounds-1, 6), 200*time.Millisecond) + time.Duration(left)*settleEach
+	wait := settleFor<<min(k.Rounds-1, 6) + min(time.Duration(left)*settleEach, settleMost)
 	end := time.Now().Add(wait)
 	if end.After(k.end) {
 		end = k.end

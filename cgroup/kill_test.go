@@ -403,3 +403,29 @@ func runHelperKill(t *testing.T, cmd *exec.Cmd, victims []int) string {
 	t.Log(strings.TrimSpace(out))
 	return out
 }
+
+// TestKillDeep: more levels than there are descriptors for cannot be listed, and
+// are killed all the same.
+func TestKillDeep(t *testing.T) {
+	newCanary(t)
+	d := testDir(t)
+	deepest := d
+	for range 60 {
+		deepest = child(t, deepest, "d")
+	}
+	p := born(t, deepest)
+	if _, err := os.Stat(d.Path() + "/cgroup.kill"); err != nil {
+		systest.Feature(t, "cgroup.kill", "5.14", err)
+	}
+	out := runHelperKill(t, suite.Command(t, "few-descriptors", d.Path()), []int{p.PID()})
+	if !strings.Contains(out, "too many open files") {
+		t.Errorf("it had enough: %s", out)
+	}
+}
+
+func fewDescriptors(args []string) error {
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 40, Max: 40}); err != nil {
+		return err
+	}
+	return helperKill(args[0])
+}

@@ -39,9 +39,9 @@ type listing struct {
 	pids   []Pid           // of processes or of threads
 	hidden int             // zeros
 	ids    map[uint64]bool // the kernfs ids of all the cgroups
-	// threaded tells that the cgroup itself is threaded, so that it does not
-	// list processes.
-	threaded bool
+	// partial tells that not every process is listed: there was an error, or
+	// the cgroup itself is threaded and so does not list processes.
+	partial bool
 }
 
 // numbers are the pids alone.
@@ -61,6 +61,7 @@ func (d *Dir) list(file string) (listing, error) {
 	l := listing{ids: make(map[uint64]bool)}
 	err := d.fd.Use(func(fd int) error { return l.walk(fd, "", file) })
 	if err != nil {
+		l.partial = true
 		return l, fmt.Errorf("list %s of %s: %w", file, d.path, err)
 	}
 	return l, nil
@@ -78,7 +79,7 @@ func (l *listing) walk(fd int, rel, file string) error {
 		return nil
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		// Of a threaded cgroup the domain above lists the processes.
-		l.threaded = l.threaded || rel == ""
+		l.partial = l.partial || rel == ""
 	case err != nil:
 		return err
 	}
@@ -144,10 +145,10 @@ func withChild(fd int, name string, fn func(child int, name string) error) error
 
 // refuse returns pidfd.ErrRefused when the cgroup is our own or an ancestor of
 // it. A full list of its processes shows that, also where the ids of our
-// ancestors cannot be found (no /proc, another cgroup namespace); without one
-// the ids have to.
+// ancestors cannot be found (no /proc, another cgroup namespace); without one,
+// which is what a listing{} is, the ids have to.
 func (d *Dir) refuse(l listing) error {
-	if l.ids != nil && !l.threaded {
+	if l.ids != nil && !l.partial {
 		if err := pidfd.RefuseHolding(l.numbers(), os.Getpid()); err != nil {
 			return fmt.Errorf("cgroup %s: %w", d.path, err)
 		}

@@ -22,16 +22,17 @@ import (
 )
 
 var suite = systest.New(map[string]systest.Helper{
-	"leaderless":    leaderless,
-	"thread-mover":  threadMover,
-	"daemonise":     daemonise,
-	"storm":         storm,
-	"zombie-parent": zombieParent,
-	"old":           oldKernel,
-	"no-kill":       noKillFile,
-	"own":           killOwn,
-	"frozen-disk":   frozenDisk,
-	"as-owner":      asOwner,
+	"leaderless":      leaderless,
+	"thread-mover":    threadMover,
+	"daemonise":       daemonise,
+	"storm":           storm,
+	"zombie-parent":   zombieParent,
+	"old":             oldKernel,
+	"no-kill":         noKillFile,
+	"own":             killOwn,
+	"frozen-disk":     frozenDisk,
+	"as-owner":        asOwner,
+	"few-descriptors": fewDescriptors,
 })
 
 func TestMain(m *testing.M) {
