@@ -202,6 +202,82 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
+// FuzzState decodes slots whose checksums are right, and has readers and
+// writers compute with them.
+func FuzzState(f *testing.F) {
+	good := sample(f)
+	f.Add(good[slotsAt:slotsAt+slotSize], int64(MinMax), int64(MinMax/4), int64(2000))
+	f.Add(good[slotsAt+slotSize:slotsAt+2*slotSize], int64(MaxMax), int64(1), int64(-1))
+	f.Fuzz(func(t *testing.T, slot []byte, most, head, off int64) {
+		var fixed [fixedSize]byte
+		layout{most, head}.encode(fixed[:])
+		l, err := decodeLayout(fixed[:])
+		if err != nil {
+			return
+		}
+		var b, again [slotSize]byte
+		copy(b[:], slot)
+		put(b[:], 8, word(b[:], 8)%(maxRanges+1))
+		size := (slotWords + rangeWords*word(b[:], 8)) * 8
+		put(b[:], 0, sum(b[8:size]))
+		var s state
+		if !s.decode(l, b[:]) {
+			return
+		}
+		if !bytes.Equal(s.encode(again[:]), b[:size]) && !hasLongReason(b[:]) {
+			t.Fatal("encoded otherwise than it was decoded from")
+		}
+		compute(t, l, &s, off)
+		before := s.status(l)
+		s.prune(l)
+		if after := s.status(l); after != before {
+			t.Fatalf("pruned from %+v to %+v", before, after)
+		}
+		s.lose(l, s.total, s.total+1000, Lost)
+		if s.total += 1000; s.total <= maxTotal && before.Lost <= before.Dropped && !s.sane(l) {
+			t.Fatalf("insane after a loss: %+v", s)
+		}
+	})
+}
+
+// hasLongReason: of a reason one byte is used.
+func hasLongReason(b []byte) bool {
+	for i := range word(b, 8) {
+		if word(b, int(slotWords+rangeWords*i+2)) > 255 {
+			return true
+		}
+	}
+	return false
+}
+
+// compute holds gaps and readable runs against the status.
+func compute(t *testing.T, l layout, s *state, off int64) {
+	st := s.status(l)
+	if st.Dropped < 0 || st.Dropped > st.Total || st.Total < 0 {
+		t.Fatalf("%+v", st)
+	}
+	for _, at := range []int64{0, off, l.head - 1, l.head, s.total - 1} {
+		for range 100 {
+			if at < 0 || at >= s.total {
+				break
+			}
+			next := at
+			if g := s.gapAt(l, at); g != nil {
+				next = g.To
+			} else if n := s.readable(l, at); n > 0 {
+				next += n
+				if from := l.pos(at); from < headerSize || from+n > headerSize+l.max {
+					t.Fatalf("%d bytes at %d are %d in the file", n, at, from)
+				}
+			}
+			if next <= at || next > s.total {
+				t.Fatalf("from %d to %d of %d", at, next, s.total)
+			}
+			at = next
+		}
+	}
+}
+
 // probe calls everything on a reader that may hold anything.
 func probe(t *testing.T, r *Reader, off int64) {
 	st, err := r.Status()

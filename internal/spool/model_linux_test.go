@@ -178,7 +178,10 @@ func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		i++
 		w := create(t, file(dir, i), genMax().Draw(t, "max"))
-		defer w.Close(false)
+		defer func() {
+			w.pwrite = syscall.Pwrite
+			w.Close(false)
+		}()
 		r := mustOpen(t, file(dir, i))
 		defer r.Close()
 		total := int64(0)
@@ -241,6 +244,24 @@ func TestManyLosses(t *testing.T) {
 	st, gaps := mustWalk(t, path)
 	if len(gaps) != maxRanges || st.Lost != st.Dropped || st.Dropped > dearest+times {
 		t.Errorf("%d gaps, %+v, expected at most %d lost", len(gaps), st, dearest)
+	}
+}
+
+// TestLossesAreForgotten: what the ring has overwritten takes no place in the
+// list.
+func TestLossesAreForgotten(t *testing.T) {
+	path := filepath.Join(testDir(t), "x")
+	w := create(t, path, 64<<10)
+	defer w.Close(false)
+	const times = 10 * maxRanges
+	for range times {
+		say(t, w, 10_000)
+		if err := w.Drop(10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, _ := mustWalk(t, path); st.Lost != 10*times {
+		t.Errorf("%+v, want %d lost", st, 10*times)
 	}
 }
 

@@ -24,6 +24,7 @@ type Reader struct {
 	s      state // the latest that was seen
 	now    [2 * slotSize]byte
 	before [2 * slotSize]byte
+	woken  time.Time // when the last Wait returned
 }
 
 // Open opens a spool. Its Wait polls; Watcher.Open makes one that is woken.
@@ -150,7 +151,7 @@ func (r *Reader) overtaken(off int64) (*Gap, error) {
 // How often the slots are read before they count as damaged.
 const (
 	stateTries = 2000
-	stillTries = 20 // when nothing changes
+	stillTries = 10 // when nothing changes
 )
 
 // state reads the slots. With both whole the later one is at least as new as
@@ -168,11 +169,12 @@ func (r *Reader) state() (state, error) {
 		}
 		same := try > 0 && bytes.Equal(r.now[:], r.before[:])
 		a, b := slots[0].decode(r.l, r.now[:slotSize]), slots[1].decode(r.l, r.now[slotSize:])
-		if s := later(&slots, a, b); s != nil && (same || a && b) && s.seq >= r.s.seq {
-			if s.total < r.s.total {
-				break
-			}
+		switch s := later(&slots, a, b); {
+		case s == nil || !same && !(a && b):
+		case s.seq >= r.s.seq && s.total >= r.s.total:
 			r.s = *s
+			return r.s, nil
+		case s.seq < r.s.seq && !(a && b): // the newest was spoilt by a write that failed
 			return r.s, nil
 		}
 		r.before = r.now
@@ -217,6 +219,7 @@ func shortIsFormat(err error) error {
 // knows of its end must end ctx.
 func (r *Reader) Wait(ctx context.Context, total int64) (Status, error) {
 	var b *bell
+	calm := false
 	for pause := time.Duration(0); ; {
 		st, err := r.Status()
 		if err == nil {
@@ -224,7 +227,16 @@ func (r *Reader) Wait(ctx context.Context, total int64) (Status, error) {
 		}
 		if err != nil || st.Total > total || st.Closed {
 			b.disarm()
+			if calm {
+				r.waited()
+			}
 			return st, err
+		}
+		if !calm {
+			calm = true
+			if r.calm(ctx) {
+				continue
+			}
 		}
 		if b == nil { // look again before waiting for the next write
 			if b = r.watch.arm(r.f); b != nil {
@@ -234,4 +246,31 @@ func (r *Reader) Wait(ctx context.Context, total int64) (Status, error) {
 		pause = b.pause(pause)
 		b = b.wait(ctx, pause)
 	}
+}
+
+// A stream that flows fast would wake its reader for every piece, which costs
+// both more than the piece: so waits that follow on each other closely begin
+// with a pause, short enough that a writer at 4 GiB/s does not fill a quarter of
+// the ring.
+const (
+	closely   = 500 * time.Microsecond
+	ringBytes = 4 * 4 << 30 / int64(time.Second) // of the ring for a nanosecond
+)
+
+// calm pauses, or tells that there is no need.
+func (r *Reader) calm(ctx context.Context) bool {
+	r.mu.Lock()
+	last := r.woken
+	r.mu.Unlock()
+	if time.Since(last) > closely {
+		return false
+	}
+	(*bell)(nil).wait(ctx, min(closely, time.Duration(r.l.ring()/ringBytes)))
+	return true
+}
+
+func (r *Reader) waited() {
+	r.mu.Lock()
+	r.woken = time.Now()
+	r.mu.Unlock()
 }

@@ -58,8 +58,10 @@ func TestWait(t *testing.T) {
 		steps := []func(){func() { say(t, w, 1) }, func() { say(t, w, 9000) }, func() { _ = w.Drop(5) }, func() { _ = w.Close(true) }}
 		for i, step := range steps {
 			before := w.Status()
-			time.AfterFunc(20*time.Millisecond, step)
+			stepped := make(chan struct{})
+			time.AfterFunc(20*time.Millisecond, func() { step(); close(stepped) })
 			st, err := r.Wait(t.Context(), before.Total)
+			<-stepped
 			if err != nil || (i < 3) != (st.Total > before.Total) || (i == 3) != st.Closed {
 				t.Errorf("step %d: %+v, %v", i, st, err)
 			}
@@ -99,10 +101,12 @@ func TestWaitIsOver(t *testing.T) {
 		t.Errorf("%d watches are left", n)
 	}
 	time.AfterFunc(20*time.Millisecond, func() { watch.Close() })
-	time.AfterFunc(60*time.Millisecond, func() { say(t, w, 1) })
+	said := make(chan struct{})
+	time.AfterFunc(60*time.Millisecond, func() { say(t, w, 1); close(said) })
 	if st, err := r.Wait(t.Context(), 0); err != nil || st.Total != 1 {
 		t.Errorf("with the watcher closed: %+v, %v", st, err)
 	}
+	<-said
 }
 
 // TestManyWaiters: a watcher serves more readers than a user may have inotify
@@ -163,10 +167,12 @@ func TestWokenAtOnce(t *testing.T) {
 	const times = 20
 	begun := time.Now()
 	for i := range int64(times) {
-		time.AfterFunc(time.Millisecond, func() { say(t, w, 1) })
+		said := make(chan struct{})
+		time.AfterFunc(time.Millisecond, func() { say(t, w, 1); close(said) })
 		if _, err := r.Wait(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}
+		<-said
 	}
 	if d := time.Since(begun); d > times*pollSlow/2 {
 		t.Errorf("%d times took %v, as if by polling each %v", times, d, pollSlow)
