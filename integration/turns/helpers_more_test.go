@@ -117,16 +117,19 @@ func playBomb(words []string) int {
 	return 0
 }
 
-// playVforkBomb: FILE SECONDS PID. It starts itself again and again, by
-// vfork and exec, until pids are above PID.
+// playVforkBomb: FILE UNTIL [PID]. It starts itself again and again, by vfork
+// and exec, until that time, or until pids are above PID.
 func playVforkBomb(words []string) int {
+	if len(words) == 2 {
+		words = append(words, strconv.Itoa(os.Getpid()+400))
+	}
 	end, most := must(strconv.ParseInt(words[1], 10, 64)), must(strconv.Atoi(words[2]))
-	j := pulse(words[0])
+	j, grow := pulse(words[0]), os.Getpid() < most
 	for monotonic() < end {
 		_, err := syscall.Write(j.fd, j.mark[:])
 		check(err)
-		if os.Getpid() < most {
-			_ = selfAs("vforkbomb", &syscall.SysProcAttr{Setsid: true}, words...)
+		if grow && selfAs("vforkbomb", &syscall.SysProcAttr{Setsid: true}, words...) > most {
+			grow = false
 		}
 	}
 	return 0

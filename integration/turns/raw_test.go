@@ -17,7 +17,7 @@ type job struct {
 	mark  [1]byte
 	setup uintptr // a bit set of the do constants
 	until int64   // clock seconds after which it exits; 0: never
-	most  uintptr // pids above this one fork no more
+	most  uintptr // who has forked a pid above this forks no more; 0: forks no more
 }
 
 // What a forked process does first.
@@ -118,16 +118,17 @@ func (j *job) forkTwice() {
 func (j *job) bomb(moving bool) {
 	var now syscall.Timespec
 	for !j.late(&now) {
-		pid, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
-		if moving || pid < j.most {
-			switch rawFork() {
-			case 0:
-				syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
-			case ^uintptr(0): // no pid to be had: try again
-			default:
-				if moving {
-					rawExit()
+		if moving || j.most > 0 {
+			switch pid := rawFork(); {
+			case pid == 0:
+				if own, _, _ := syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); own > j.most && !moving {
+					j.most = 0
 				}
+			case pid == ^uintptr(0): // no pid to be had: try again
+			case moving:
+				rawExit()
+			case pid > j.most:
+				j.most = 0 // this process, whose memory is its own, has done its share
 			}
 		}
 		j.beat()

@@ -103,7 +103,9 @@ func TestWithoutPidfd(t *testing.T) {
 // wantToldOfHandles checks that host and turns tell what is missing.
 func wantToldOfHandles(t *testing.T, s *service, h api.Host) {
 	t.Helper()
-	told := func(list ...string) bool { return strings.Contains(strings.Join(list, "\n"), "no handle can be opened on a process") }
+	told := func(list ...string) bool {
+		return strings.Contains(strings.Join(list, "\n"), "no handle can be opened on a process")
+	}
 	var notes []string
 	for _, c := range h.Checks {
 		notes = append(notes, c.Detail)
