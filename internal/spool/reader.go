@@ -253,7 +253,7 @@ func (r *Reader) Wait(ctx context.Context, total int64) (Status, error) {
 // with a pause, short enough that a writer at 4 GiB/s does not fill a quarter of
 // the ring.
 const (
-	closely   = 500 * time.Microsecond
+	closely   = 200 * time.Microsecond
 	ringBytes = 4 * 4 << 30 / int64(time.Second) // of the ring for a nanosecond
 )
 
