@@ -26,6 +26,7 @@ const prefix = "pinfold-test.reaper."
 
 var (
 	keeperBinary string // built by TestMain
+	scratch      string // a directory that everybody may read
 	cgroupMount  string
 )
 
@@ -44,11 +45,9 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755)
-	keeperBinary = filepath.Join(dir, "pinfold-init")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", keeperBinary, "pinfold.dev/cmd/pinfold-init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build keeper: %v\n%s", err, out)
+	scratch = dir
+	if err := buildKeeper(dir); err != nil {
+		fmt.Println(err)
 		return 1
 	}
 	mount, _, err := sys.FindCgroup2()
@@ -57,6 +56,22 @@ func runTests(m *testing.M) int {
 		sweepDead()
 	}
 	return m.Run()
+}
+
+// buildKeeper builds the keeper into dir, as it is shipped, or takes the one of
+// PINFOLD_BIN_DIR.
+func buildKeeper(dir string) error {
+	keeperBinary = filepath.Join(dir, "pinfold-init")
+	if bin := os.Getenv("PINFOLD_BIN_DIR"); bin != "" {
+		keeperBinary = filepath.Join(bin, "pinfold-init")
+		return nil
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", keeperBinary, "pinfold.dev/cmd/pinfold-init")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build keeper: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // sweepDead removes the cgroups that a killed test run has left.

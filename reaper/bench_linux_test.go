@@ -17,25 +17,29 @@ import (
 	"pinfold.dev/internal/wire/wirenet"
 )
 
-// BenchmarkLaunch is one launch of a static no-op into an open turn, until its
-// end is announced, against os/exec of the same, in turns. It reports the
-// ratio of the medians.
+// BenchmarkLaunch is one launch into an open turn, until its end is announced,
+// against os/exec of the same, and against what cannot be saved, in turns. It
+// reports the ratios of the medians. The shorter the program, the worse the
+// ratio: noop is nothing but exit(2).
 func BenchmarkLaunch(b *testing.B) {
+	for _, path := range []string{noop(b), "/bin/true"} {
+		b.Run(filepath.Base(path), func(b *testing.B) { benchLaunch(b, path) })
+	}
+}
+
+func benchLaunch(b *testing.B, path string) {
 	bed := newBed(b)
-	launch := bed.roundTrip(b, noop(b))
+	launch := bed.roundTrip(b, path)
 	peer := func(int) {
-		c := exec.Command(bed.dir + "/noop")
+		c := exec.Command(path)
 		c.Env, c.Dir = cleanEnv, "/"
 		if err := c.Run(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if err := os.Link(noop(b), bed.dir+"/noop"); err != nil {
-		b.Fatal(err)
-	}
 	var took [3][]time.Duration
 	for n := 0; b.Loop(); n++ {
-		for i, f := range []func(int){launch, peer, func(n int) { bed.floor(b, n) }} {
+		for i, f := range []func(int){launch, peer, func(n int) { bed.floor(b, path, n) }} {
 			t0 := time.Now()
 			f(n)
 			took[i] = append(took[i], time.Since(t0))
@@ -53,7 +57,7 @@ func BenchmarkLaunch(b *testing.B) {
 }
 
 // floor is what cannot be saved: a fresh leaf, clone into it, wait, remove it.
-func (b *bed) floor(t testing.TB, n int) {
+func (b *bed) floor(t testing.TB, path string, n int) {
 	leaf := b.cgroup + "/f" + strconv.Itoa(n)
 	if err := os.Mkdir(leaf, 0o755); err != nil {
 		t.Fatal(err)
@@ -62,7 +66,7 @@ func (b *bed) floor(t testing.TB, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(b.dir + "/noop")
+	c := exec.Command(path)
 	c.Env, c.Dir = cleanEnv, "/"
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	err = c.Run()
@@ -132,7 +136,7 @@ func noop(t testing.TB) string {
 	for _, v := range []uint64{0, base, base, size, size, 0x1000} {
 		e = le.AppendUint64(e, v)
 	}
-	path := filepath.Join(filepath.Dir(keeperBinary), "noop")
+	path := filepath.Join(scratch, "noop")
 	if _, err := os.Stat(path); err != nil {
 		if err := os.WriteFile(path, append(e, code...), 0o755); err != nil {
 			t.Fatal(err)

@@ -124,7 +124,8 @@ func TestCensusAfterAKill(t *testing.T) {
 	t0 := time.Now()
 	c := b.census()
 	t.Logf("census of %d dead: %v", n, time.Since(t0))
-	if c.Reaped != n+1 || len(c.Outside) != 0 {
+	if c.Reaped < n+1 || c.Reaped > n+2 || // touch(1), if the shell did not come to wait for it
+		len(c.Outside) != 0 {
 		t.Errorf("%d reaped, outside %+v", c.Reaped, c.Outside)
 	}
 	if e := b.exitOf("p1"); e.Signal != 9 {

@@ -13,17 +13,21 @@ import (
 	"pinfold.dev/internal/wire"
 )
 
-func TestLaunchesThatFail(t *testing.T) {
-	b := newBed(t)
-	plain := filepath.Join(b.dir, "plain")
-	noexec := filepath.Join(b.dir, "noexec")
-	private := filepath.Join(b.dir, "private")
-	for path, mode := range map[string]os.FileMode{plain: 0o644, noexec: 0o755} {
-		if err := os.WriteFile(path, []byte("echo hi\n"), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(private, 0o700); err != nil {
+// failure is a launch and what must come of it.
+type failure struct {
+	name   string
+	launch *wire.Launch
+	kind   string
+	errno  syscall.Errno
+	path   string
+}
+
+// failures makes launches that fail, with files below dir.
+func failures(t *testing.T, dir string) []failure {
+	t.Helper()
+	plain, noexec, private := filepath.Join(dir, "plain"), filepath.Join(dir, "noexec"), filepath.Join(dir, "private")
+	if err := errors.Join(os.WriteFile(plain, []byte("echo hi\n"), 0o644), os.WriteFile(noexec, []byte("echo hi\n"), 0o755),
+		os.Mkdir(private, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	with := func(change func(*wire.Launch), argv ...string) *wire.Launch {
@@ -33,45 +37,47 @@ func TestLaunchesThatFail(t *testing.T) {
 		}
 		return l
 	}
-	nobody := func(l *wire.Launch) { l.SetUser, l.UID, l.GID = true, 65534, 65534 }
-	b.mustLaunch(request("taken", "sleep", "60"))
-	fds := b.keeperFDs()
-	for i, tt := range []struct {
-		name   string
-		launch *wire.Launch
-		kind   string
-		errno  syscall.Errno
-		path   string
-	}{
+	in := func(dir string) func(*wire.Launch) { return func(l *wire.Launch) { l.Cwd = dir } }
+	as := func(uid, gid uint32, dir string) func(*wire.Launch) {
+		return func(l *wire.Launch) { l.SetUser, l.UID, l.GID, l.Cwd = true, uid, gid, dir }
+	}
+	return []failure{
 		{"missing", with(nil, "/no/such"), wire.ErrExec, syscall.ENOENT, "/no/such"},
 		{"missing in PATH", with(nil, "nosuch"), wire.ErrExec, syscall.ENOENT, "nosuch"},
 		{"not executable", with(nil, plain), wire.ErrExec, syscall.EACCES, plain},
 		{"no format", with(nil, noexec), wire.ErrExec, syscall.ENOEXEC, noexec},
 		{"a directory", with(nil, "/etc"), wire.ErrExec, syscall.EACCES, "/etc"},
 		{"argument too long", with(nil, "true", strings.Repeat("x", 1<<18)), wire.ErrExec, syscall.E2BIG, "/usr/bin/true"},
-		{"no such cwd", with(func(l *wire.Launch) { l.Cwd = "/no/such" }, "true"), wire.ErrCwd, syscall.ENOENT, "/no/such"},
-		{"cwd is a file", with(func(l *wire.Launch) { l.Cwd = plain }, "true"), wire.ErrCwd, syscall.ENOTDIR, plain},
-		{"cwd forbidden", with(func(l *wire.Launch) { nobody(l); l.Cwd = private }, "true"), wire.ErrCwd, syscall.EACCES, private},
-		{"no such user", with(func(l *wire.Launch) { l.SetUser, l.UID, l.GID = true, 1<<32-1, 1 }, "true"), wire.ErrUser, syscall.EINVAL, "4294967295"},
+		{"no such cwd", with(in("/no/such"), "true"), wire.ErrCwd, syscall.ENOENT, "/no/such"},
+		{"cwd is a file", with(in(plain), "true"), wire.ErrCwd, syscall.ENOTDIR, plain},
+		{"cwd forbidden", with(as(65534, 65534, private), "true"), wire.ErrCwd, syscall.EACCES, private},
+		{"no user", with(as(1<<32-1, 1, "/"), "true"), wire.ErrUser, syscall.EINVAL, "4294967295"}, // -1: stay root
+		{"no group", with(as(1, 1<<32-1, "/"), "true"), wire.ErrUser, syscall.EINVAL, "1"},
 		{"no argv", with(nil), wire.ErrProtocol, 0, ""},
 		{"a NUL", with(nil, "true", "\x00"), wire.ErrProtocol, syscall.EINVAL, ""},
 		{"a descriptor too many", with(func(l *wire.Launch) { l.Stderr = 1 }, "true"), wire.ErrProtocol, 0, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer null.Close()
-			tt.launch.Process = fmt.Sprintf("p%d", i)
-			a := b.launch(tt.launch, int(null.Fd()))
-			if a.Error == nil || a.Error.Kind != tt.kind || a.Error.Errno != int(tt.errno) || a.Error.Path != tt.path {
-				t.Errorf("error %+v, want %s %v %s", a.Error, tt.kind, tt.errno, tt.path)
-			}
-			if got := b.leaves(); len(got) != 1 {
-				t.Errorf("leaves %v", got)
-			}
-		})
+	}
+}
+
+func TestLaunchesThatFail(t *testing.T) {
+	b := newBed(t)
+	list := failures(t, b.dir)
+	b.mustLaunch(request("taken", "sleep", "60"))
+	fds := b.keeperFDs()
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for i, tt := range list {
+		tt.launch.Process = fmt.Sprintf("p%d", i)
+		a := b.launch(tt.launch, int(null.Fd()))
+		if a.Error == nil || a.Error.Kind != tt.kind || a.Error.Errno != int(tt.errno) || a.Error.Path != tt.path {
+			t.Errorf("%s: error %+v, want %s %v %s", tt.name, a.Error, tt.kind, tt.errno, tt.path)
+		}
+		if got := b.leaves(); len(got) != 1 {
+			t.Errorf("%s: leaves %v", tt.name, got)
+		}
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "cgroup.procs", "taken", strings.Repeat("x", 65)} {
 		if a := b.launch(request(name, "true")); a.Error == nil || (a.Error.Kind == wire.ErrUsed) != (name == "taken") {

@@ -1,8 +1,12 @@
 package reaper
 
 import (
+	"bytes"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+
+	"pinfold.dev/internal/sys"
 )
 
 // garbage decides when to collect. The runtime's own collector is off: it keeps
@@ -49,4 +53,26 @@ func (g *garbage) pause() int {
 		return -1
 	}
 	return garbagePause
+}
+
+// staySmall keeps the runtime's mappings free of huge pages. Where they are on
+// for everybody, the kernel makes one of 2 MiB wherever one page is used: more
+// than all that the keeper needs.
+func staySmall() {
+	maps, err := sys.ProcFile(0, "maps")
+	if err != nil {
+		return
+	}
+	for line := range bytes.Lines(maps) {
+		f := bytes.Fields(line)
+		if len(f) != 5 || string(f[1]) != "rw-p" { // with a sixth it is a file, or the stack
+			continue
+		}
+		from, to, _ := bytes.Cut(f[0], []byte("-"))
+		a, err := strconv.ParseUint(string(from), 16, 64)
+		b, err2 := strconv.ParseUint(string(to), 16, 64)
+		if err == nil && err2 == nil && b > a {
+			_ = sys.NoHugePage(uintptr(a), uintptr(b-a))
+		}
+	}
 }

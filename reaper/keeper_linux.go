@@ -78,6 +78,7 @@ func Keep(o Options) error {
 		return err
 	}
 	warmThreads()
+	staySmall()
 	k.loop()
 	return nil
 }
@@ -106,7 +107,7 @@ func (k *keeper) open() (err error) {
 	if err = k.poll.open(); err != nil {
 		return err
 	}
-	hello := wire.Hello{Version: speaks, Turn: k.opts.Turn, PID: os.Getpid(), Build: k.opts.Build}
+	hello := wire.Hello{Version: Protocol, Turn: k.opts.Turn, PID: os.Getpid(), Build: k.opts.Build}
 	if !k.journal.write(wire.Entry{Fact: wire.FactKeeper, Hello: &hello}) {
 		return k.journal.err
 	}

@@ -69,8 +69,8 @@ func (k *keeper) refuse(c *conn, id uint64, err *wire.Error) {
 	k.send(c, wire.Message{ID: id, Error: err}, nil)
 }
 
-// speaks is the version of the protocol that the keeper has.
-const speaks = 1
+// Protocol is the version of internal/wire's protocol that this keeper Protocol.
+const Protocol = 1
 
 // hello checks whose service it is, and tells it everything. The first nonce
 // ever is the turn's.
@@ -95,7 +95,7 @@ func (k *keeper) hello(c *conn, id uint64, h *wire.Hello) {
 	}
 	k.nonce, c.greeted = h.Nonce, true
 	answer := wire.Hello{
-		Version: speaks, Turn: k.opts.Turn, Nonce: k.nonce, PID: os.Getpid(), Build: k.opts.Build,
+		Version: Protocol, Turn: k.opts.Turn, Nonce: k.nonce, PID: os.Getpid(), Build: k.opts.Build,
 		Fenced: k.fenced, Held: k.work != nil, Dropped: k.dropped,
 	}
 	fds := k.listProcesses(&answer, h.Skip)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"pinfold.dev/internal/wire"
 	"pinfold.dev/reaper"
 )
 
@@ -57,7 +56,7 @@ func run(args []string) int {
 	case mode == "selftest":
 		return 0
 	case mode == "version":
-		return say("pinfold-init " + version + ", protocol " + string('0'+rune(wire.Version)) + "\n")
+		return say("pinfold-init " + version + ", protocol " + string('0'+rune(reaper.Protocol)) + "\n")
 	case mode == "help" || mode == "--help" || mode == "-h":
 		return say(usage)
 	default:

@@ -68,3 +68,12 @@ func WaitWritable(fd, ms int) bool {
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, ms)
 	return err == nil && n > 0
 }
+
+// NoHugePage keeps the kernel from making huge pages of a mapping.
+func NoHugePage(start, length uintptr) error {
+	_, _, e := unix.Syscall(unix.SYS_MADVISE, start, length, unix.MADV_NOHUGEPAGE)
+	if e != 0 {
+		return os.NewSyscallError("madvise", e)
+	}
+	return nil
+}
