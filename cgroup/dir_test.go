@@ -268,7 +268,7 @@ func TestEmptyRoot(t *testing.T) {
 	}
 	defer d.Close()
 	if _, err := os.Stat(m.Path + "/cgroup.events"); err == nil {
-		t.Skip("skipped: what is mounted is not the root of the hierarchy")
+		systest.Lacking(t, "root of the hierarchy", errors.New("mounted is "+m.Root))
 	}
 	if populated, err := d.Populated(); !errors.Is(err, errRoot) {
 		t.Errorf("the root was taken for a removed cgroup: %v, %v", populated, err)
@@ -316,6 +316,7 @@ func TestSurvivors(t *testing.T) {
 	sub := child(t, d, "sub")
 	p := born(t, sub)
 	leaderless := zombieLeader(t, into(sub, suite.Command(t, "leaderless")))
+	systest.Until(t, "it sleeps", func() bool { s, ok := readStat(p.PID(), "stat"); return ok && s.State == 'S' })
 	wchan, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/wchan")
 	if err != nil || string(wchan) == "0" { // the kernel may be built without
 		wchan = nil

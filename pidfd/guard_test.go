@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/sys/systest"
 )
 
 func TestRefuse(t *testing.T) {
@@ -86,7 +87,7 @@ func TestSignalRefuses(t *testing.T) {
 func TestOwnCgroups(t *testing.T) {
 	ids, err := OwnCgroups()
 	if errors.Is(err, sys.ErrNoCgroup2) || errors.Is(err, sys.ErrOutside) {
-		t.Skipf("skipped: %v", err)
+		systest.Lacking(t, "cgroup v2 that shows our own", err)
 	}
 	if err != nil || len(ids) == 0 {
 		t.Fatal(ids, err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pinfold.dev/internal/sys/systest"
 )
 
 // tail is fields 4 to 24 and a little more, as the kernel writes them.
@@ -159,9 +161,7 @@ func TestParseKV(t *testing.T) {
 // TestParseSelf reads the machine's own files.
 func TestParseSelf(t *testing.T) {
 	b, err := ProcFile(0, "stat")
-	if err != nil {
-		t.Skip("skipped: no procfs")
-	}
+	systest.Lacking(t, "procfs", err)
 	s, err := ParseStat(b)
 	if err != nil || s.PID != os.Getpid() || s.PPID != os.Getppid() || s.StartTicks == 0 || s.RSSPages == 0 {
 		t.Errorf("%+v, %v", s, err)

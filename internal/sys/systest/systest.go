@@ -257,6 +257,15 @@ func Feature(t testing.TB, name, since string, err error) {
 	t.Skipf("skipped: no %s (requires Linux %s): %v", name, since, err)
 }
 
+// Lacking skips a test on a host that has not got something which no kernel
+// version brings, like a mount or a device: err is to come from looking for it.
+func Lacking(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Skipf("skipped: no %s: %v", what, err)
+	}
+}
+
 func kernel() string {
 	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
