@@ -56,6 +56,9 @@ func helper(t *testing.T, name string, words ...string) api.LaunchRequest {
 		t.Fatalf("no such helper: %s", name)
 	}
 	useHelper(name)
+	if name == "termproof" {
+		useHelper("deaf") // its child
+	}
 	return api.LaunchRequest{Argv: append([]string{run.exe}, words...), Cwd: "/",
 		Env: []string{helperEnv + "=" + name, "PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2"}}
 }

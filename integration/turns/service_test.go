@@ -26,6 +26,7 @@ type service struct {
 	args  []string
 	wrap  []string // a helper and its words that the service is started by
 	proc  *child
+	fds   int // of this process, before
 }
 
 // options are what a test wants of its service.
@@ -79,7 +80,7 @@ func newService(t *testing.T, g api.Grade, o options) *service {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{t: t, grade: g, dir: dir, wrap: o.wrap, Client: &client.Client{Socket: dir + "/sock"},
+	s := &service{t: t, grade: g, fds: fds(t, os.Getpid()), dir: dir, wrap: o.wrap, Client: &client.Client{Socket: dir + "/sock"},
 		args: append([]string{"serve", "--socket", dir + "/sock", "--runtime-dir", dir + "/run", "--state-dir", dir + "/state",
 			"--grade", string(g), "--cgroup-parent", run.cgroup, "--init", run.bin + "/pinfold-init", "--grace", "0",
 			"--bound", patience(30 * time.Second).String(), "--log-level", "debug"}, o.args...)}
@@ -233,6 +234,7 @@ func (s *service) leftovers() {
 	if len(below) > 0 {
 		t.Errorf("cgroups left behind:\n%s", strings.Join(below, "\n"))
 	}
+	eventually(t, "this process has as many descriptors as before", func() bool { return fds(t, os.Getpid()) <= s.fds })
 	eventually(t, "no scope of this service is left", func() bool { return len(s.scopes()) == 0 })
 	if turns, err := os.ReadDir(s.dir + "/run/turns"); err != nil || len(turns) > 0 {
 		files, _ := filepath.Glob(s.dir + "/run/turns/*/*")
