@@ -37,7 +37,11 @@ func frozenDisk(args []string) error {
 	if err := errors.Join(os.Truncate(image, 8<<20), run("mkfs.ext4", "-q", image), run("mount", "-o", "loop", image, dir)); err != nil {
 		return err
 	}
-	defer run("umount", dir)
+	defer func() { // whoever hung there may take a moment to go
+		for i := 0; run("umount", dir) != nil && i < 500; i++ {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
 	fmt.Println("mounted")
 	var line string
 	if _, err := fmt.Scanln(&line); err != nil {

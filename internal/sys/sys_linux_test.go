@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pinfold.dev/internal/sys/systest"
 )
 
 // TestStubsMatch: every exported name exists on Linux and elsewhere, but for
@@ -275,5 +277,22 @@ func TestFDClose(t *testing.T) {
 	}
 	if err := NewFD(-1, "").Use(nil); !errors.Is(err, syscall.EBADF) {
 		t.Error(err)
+	}
+}
+
+// TestParseSelf reads the machine's own files.
+func TestParseSelf(t *testing.T) {
+	b, err := ProcFile(0, "stat")
+	systest.Lacking(t, "procfs", err)
+	s, err := ParseStat(b)
+	if err != nil || s.PID != os.Getpid() || s.PPID != os.Getppid() || s.StartTicks == 0 || s.RSSPages == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if now := BootTicks(); now < s.StartTicks || now-s.StartTicks > 3600*TicksPerSecond {
+		t.Errorf("now %d ticks, started at %d", now, s.StartTicks)
+	}
+	h := ReadHere()
+	if len(h.Boot) != 36 || h.PIDNS == 0 || !h.Proc {
+		t.Errorf("%+v", h)
 	}
 }
