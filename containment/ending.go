@@ -12,6 +12,7 @@ import (
 // Bounds of an ending's small steps; the kill itself has Config.Bound.
 const (
 	fenceSoon  = 250 * time.Millisecond // the usual answer takes 0.05 ms
+	emptySoon  = time.Millisecond
 	censusTime = time.Second
 	tidyTime   = 2 * time.Second
 )
@@ -99,13 +100,6 @@ func (m *Manager) startEnding(t *turn, ev event, e EndRequest) error {
 }
 
 func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
-	// The disk may hang; the ending does not wait for it.
-	go func() {
-		defer close(t.noted)
-		if err := m.save(t); err != nil {
-			m.log.Warn("save the record of an ending turn", "turn", t.id, "error", err)
-		}
-	}()
 	r := t.newReceipt(e)
 	if t.draft != nil { // an earlier service had come that far
 		r = *t.draft
@@ -117,11 +111,25 @@ func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
 	}
 }
 
-// end is the kill path: fence, ask, kill, see, account, remove. It needs
-// nothing but the kernel; whatever else fails becomes a note on the receipt.
+// note writes down that the turn is ending, so that a later service goes on.
+// The disk may hang; the ending does not wait for it.
+func (m *Manager) note(t *turn) {
+	go t.noting.Do(func() {
+		defer close(t.noted)
+		if err := m.save(t); err != nil {
+			m.log.Warn("save the record of an ending turn", "turn", t.id, "error", err)
+		}
+	})
+}
+
+// end is the kill path: fence, ask, kill, see, account. It needs nothing but the
+// kernel; whatever else fails becomes a note on the receipt. The keeper goes and
+// the empty cgroup is removed when the receipt is stored and announced: that
+// takes longer than all the rest, and nobody has to wait for it.
 func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
 	fenced := m.fence(h, fenceSoon, r)
+	m.note(t)
 	if e.GraceMS > 0 {
 		ask(t, h, time.Duration(e.GraceMS)*time.Millisecond, r)
 	}
@@ -133,14 +141,17 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 		killed = m.kill(t, h, r)
 	}
 	t.inflight.Wait() // the keeper has answered, or is gone
-	if n, err := h.Alive(); killed && (err != nil || n > 0) {
+	if killed && !emptyNow(h) {
 		killed = m.kill(t, h, r)
 	}
+	usage := make(chan api.Usage, 1)
+	go func() { usage <- h.Usage() }()
 	outside(h, r)
-	r.Usage = h.Usage()
-	if killed {
-		m.saveDraft(t, r)
+	r.Usage = <-usage
+	if killed && !h.Alone() {
+		saved := m.saveDraft(t, r)
 		killed = release(h, r)
+		awaitSaved(saved)
 	}
 	m.account(t, r, killed)
 }
@@ -169,10 +180,9 @@ func (m *Manager) dropKeeper(h Hold, r *api.Receipt) {
 	r.FencedAt = stamp() // the dead launch nothing
 }
 
-// saveDraft writes down what was seen before the evidence is removed, so that
-// a service that is killed in between loses nothing of it. A disk that hangs
-// is not waited for.
-func (m *Manager) saveDraft(t *turn, r *api.Receipt) {
+// saveDraft writes down what was seen while the keeper, who saw it too, goes:
+// a service that is killed before there is a receipt loses nothing of it.
+func (m *Manager) saveDraft(t *turn, r *api.Receipt) (saved <-chan struct{}) {
 	t.mu.Lock()
 	draft := *r
 	draft.Notes = slices.Clone(r.Notes)
@@ -185,8 +195,13 @@ func (m *Manager) saveDraft(t *turn, r *api.Receipt) {
 			m.log.Warn("save the draft of a receipt", "turn", t.id, "error", err)
 		}
 	}()
+	return done
+}
+
+// awaitSaved waits for a disk, but not for one that hangs.
+func awaitSaved(saved <-chan struct{}) {
 	select {
-	case <-done:
+	case <-saved:
 	case <-time.After(tidyTime):
 	}
 }
@@ -204,6 +219,13 @@ func ask(t *turn, h Hold, grace time.Duration, r *api.Receipt) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	_ = h.WaitEmpty(ctx) // what the grace leaves, the kill sees
+}
+
+// emptyNow tells whether the turn is seen empty at once.
+func emptyNow(h Hold) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), emptySoon)
+	defer cancel()
+	return h.WaitEmpty(ctx) == nil
 }
 
 // stopSignal is the stop signal of a launch.
@@ -274,8 +296,8 @@ func outsideAgain(h Hold, r *api.Receipt) {
 	}
 }
 
-// release lets the keeper go and removes the cgroup; false means that
-// something in it could not be ended.
+// release lets the keeper go; false means that something in the turn's cgroup
+// could not be ended.
 func release(h Hold, r *api.Receipt) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
 	defer cancel()
@@ -301,7 +323,7 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 	t.view.Reason, t.view.Survivors = r.Reason, slices.Clone(r.Survivors)
 	t.receipt = r
 	if empty {
-		t.hold = nil
+		t.hold, t.over = nil, t.hold
 	}
 	t.mu.Unlock()
 	m.announce(t)
@@ -330,9 +352,43 @@ func (m *Manager) announce(t *turn) {
 	t.mu.Unlock()
 	m.log.Info("turn ended", "turn", t.id, "state", r.State, "reason", r.Reason, "complete", r.Complete,
 		"ended", r.Counts.Ended, "survivors", r.Counts.Survivors, "stored", err == nil)
-	if over && err == nil {
-		m.wg.Go(func() { m.archive(t) })
+	if over {
+		m.wg.Go(func() { m.putAway(t, err == nil) })
 	}
+}
+
+// putAway lets go of a turn that is over: of its keeper and its empty cgroup,
+// then, when the receipt is stored, of its record. A service that is killed in
+// between is followed by one that finds the record and goes on here.
+func (m *Manager) putAway(t *turn, stored bool) {
+	t.mu.Lock()
+	h := t.over
+	t.over = nil
+	t.mu.Unlock()
+	for wait := 100 * time.Millisecond; h != nil; wait = min(2*wait, time.Minute) {
+		err := remove(h)
+		if err == nil {
+			break
+		}
+		m.log.Warn("remove the cgroup of a turn that is over", "turn", t.id, "error", err)
+		select {
+		case <-m.stop:
+			return
+		case <-time.After(wait):
+		}
+	}
+	if stored {
+		m.archive(t)
+	}
+}
+
+func remove(h Hold) error {
+	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
+	defer cancel()
+	if err := h.Release(ctx); err != nil {
+		return err
+	}
+	return h.Remove(ctx)
 }
 
 // archive moves an ended turn into the history and out of memory.

@@ -42,6 +42,7 @@ func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.Finis
 // finish fences the turn and deals with what it left running.
 func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
+	m.note(t)
 	if !m.fence(h, tidyTime, r) {
 		m.dropKeeper(h, r)
 	}
@@ -117,8 +118,10 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 	t.mu.Lock()
 	t.mergeHeld()
 	if empty {
-		r.LeftoversEndedAt = stamp()
-		t.hold = nil
+		if len(r.Leftovers) > 0 {
+			r.LeftoversEndedAt = stamp()
+		}
+		t.hold, t.over = nil, h
 	}
 	complete := r.Complete && empty
 	t.fill(&r, empty)

@@ -55,6 +55,7 @@ type memHold struct {
 	launched   []string
 	fenced     bool
 	released   bool
+	removed    bool
 	keeperDead bool
 	kills      int
 	stuck      bool            // Kill leaves survivors
@@ -203,6 +204,8 @@ func (x *memHold) Usage() api.Usage                                  { return ap
 func (x *memHold) Processes() []Recovered                            { return nil }
 func (x *memHold) Close() error                                      { return nil }
 
+func (x *memHold) Alone() bool { return true }
+
 func (x *memHold) Release(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -210,6 +213,16 @@ func (x *memHold) Release(ctx context.Context) error {
 		return errors.New("populated")
 	}
 	x.released = true
+	return nil
+}
+
+func (x *memHold) Remove(ctx context.Context) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.released {
+		return errors.New("not released")
+	}
+	x.removed = true
 	return nil
 }
 

@@ -94,10 +94,16 @@ type Hold interface {
 	Census(ctx context.Context) ([]api.Outside, error)
 	// Usage reads the turn's counters; call it before Release.
 	Usage() api.Usage
-	// Release lets the keeper go, ends whatever else is in the turn's cgroup,
-	// removes the cgroup, and tells systemd. An error means that the cgroup
-	// could not be emptied or removed; it may be called again.
+	// Alone tells, after Kill, that nobody but the keeper is seen in the turn's
+	// cgroup: Release has nobody to end.
+	Alone() bool
+	// Release lets the keeper go and ends whatever else is in the turn's cgroup;
+	// it returns once that reads populated 0 as a whole. An error means that it
+	// could not be emptied; it may be called again.
 	Release(ctx context.Context) error
+	// Remove removes the cgroup of a hold that was released, tells systemd, and
+	// closes the hold. It may be called again after an error.
+	Remove(ctx context.Context) error
 	// EndKeeper kills the keeper, which launches nothing afterwards. It is for
 	// a keeper that does not acknowledge the fence.
 	EndKeeper(ctx context.Context) error

@@ -173,6 +173,7 @@ func (t *turn) passNumber(process string) {
 func (m *Manager) resume(t *turn) {
 	t.mu.Lock()
 	s, e := t.view.State, t.ending
+	left := t.receipt == nil || len(t.receipt.Leftovers) > 0
 	t.mu.Unlock()
 	if e == nil && (s == api.StateEnding || s == api.StateFinishing) {
 		e = &EndRequest{Reason: api.ReasonOperator, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
@@ -184,10 +185,15 @@ func (m *Manager) resume(t *turn) {
 		m.wg.Go(func() { m.carryOut(t, doFinish, *e) })
 	case api.StateUnkillable:
 		m.wg.Go(func() { m.watchSurvivors(t) })
-	case api.StateFinished:
-		m.wg.Go(func() { m.watchLeftovers(t) })
-	case api.StateAbandoned: // removed all but its record
-		m.wg.Go(func() { m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true }) })
+	case api.StateFinished, api.StateAbandoned:
+		if left {
+			m.wg.Go(func() { m.watchLeftovers(t) })
+			return
+		}
+		t.mu.Lock() // its receipt is stored
+		t.hold, t.over = nil, t.hold
+		t.mu.Unlock()
+		m.wg.Go(func() { m.putAway(t, true) })
 	}
 }
 

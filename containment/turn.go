@@ -17,6 +17,7 @@ type turn struct {
 	mu       sync.Mutex
 	view     api.Turn // without Processes and Alive
 	hold     Hold     // nil: nothing is held (unverifiable, or released)
+	over     Hold     // of a turn that is over: to be let go
 	facts    Facts
 	graceMS  *int64
 	procs    []*process
@@ -27,6 +28,7 @@ type turn struct {
 	lost     string          // why the keeper is gone; empty: it is there
 	ending   *EndRequest
 	draft    *api.Receipt  // what the receipt will say, while the cgroup is removed
+	noting   sync.Once     // the ending is written down
 	noted    chan struct{} // closed when the ending was written down, or could not be
 	receipt  *api.Receipt
 	settled  chan struct{} // closed when the first receipt is announced

@@ -19,6 +19,7 @@ import (
 // Bounds of the small steps of an ending.
 const (
 	quitTime   = time.Second            // for a keeper to go when it was told to
+	besideTime = 2 * time.Millisecond   // between a keeper's end and populated 0
 	settleTime = 200 * time.Millisecond // between populated 0 and the last handle readable
 	stopTime   = 5 * time.Second        // for systemd to hear of it
 )
@@ -182,23 +183,40 @@ func errIf(cond bool, text string) error {
 	return nil
 }
 
-// Release lets the keeper go, ends what else is in the turn's cgroup, and
-// removes it.
+// Alone tells that nobody but the keeper is in the turn's cgroup, work/ apart.
+func (x *hold) Alone() bool {
+	if x.keeperDead() {
+		populated, err := x.dir.Populated()
+		return err == nil && !populated
+	}
+	only, err := x.dir.OnlyHolds(x.keeper.PID(), "work")
+	return err == nil && only
+}
+
+// Release lets the keeper go and ends what else is in the turn's cgroup.
 func (x *hold) Release(ctx context.Context) error {
 	x.quitting.Store(true)
 	x.quit(ctx)
 	if err := x.EndKeeper(ctx); err != nil {
 		return err
 	}
-	if n, err := x.dir.Populated(); err == nil && n {
-		k, err := x.dir.Kill(ctx, quitTime)
-		if err != nil {
-			return fmt.Errorf("end what was beside work/: %w", err)
-		}
-		if k.EmptyAt.IsZero() {
-			return fmt.Errorf("end what was beside work/: %d processes survive", len(k.Survivors))
-		}
+	soon, cancel := context.WithTimeout(ctx, besideTime)
+	defer cancel()
+	if x.dir.Empty(soon) == nil {
+		return nil
 	}
+	k, err := x.dir.Kill(ctx, quitTime)
+	if err != nil {
+		return fmt.Errorf("end what was beside work/: %w", err)
+	}
+	if k.EmptyAt.IsZero() {
+		return fmt.Errorf("end what was beside work/: %d processes survive", len(k.Survivors))
+	}
+	return nil
+}
+
+// Remove removes the empty cgroup and closes the hold.
+func (x *hold) Remove(ctx context.Context) error {
 	if err := x.remove(ctx); err != nil {
 		return err
 	}

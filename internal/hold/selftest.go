@@ -69,7 +69,11 @@ func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
 	}
 	defer os.RemoveAll(filepath.Join(h.cfg.RuntimeDir, "turns", id))
 	defer func() {
-		if rerr := x.Release(ctx); rerr != nil {
+		rerr := x.Release(ctx)
+		if rerr == nil {
+			rerr = x.Remove(ctx)
+		}
+		if rerr != nil {
 			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
 			x.Close()
 		}

@@ -79,40 +79,54 @@ func (s *Store) Save(r containment.Record) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	dir := s.Dir(r.Turn.ID)
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("save record: %w", err)
+	path := filepath.Join(s.Dir(r.Turn.ID), "record.json")
+	err = replaceFile(path, b)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.Mkdir(s.Dir(r.Turn.ID), 0o700); err == nil {
+			err = replaceFile(path, b)
+		}
 	}
-	if err := replaceFile(filepath.Join(dir, "record.json"), b); err != nil {
+	if err != nil {
 		return fmt.Errorf("save record: %w", err)
 	}
 	return nil
 }
 
-// replaceFile writes path so that it is whole or as it was.
-func replaceFile(path string, b []byte) (err error) {
+// replaceFile writes path so that it is whole or as it was. It makes the system
+// calls itself: package os would make twice as many, and an ending waits for
+// them.
+func replaceFile(path string, b []byte) error {
 	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_TRUNC | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	fd, err := syscall.Open(tmp, flags, 0o600)
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: tmp, Err: err}
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(tmp)
+	err = writeAll(fd, b)
+	if err == nil {
+		err = os.NewSyscallError("fsync", syscall.Fsync(fd)) // nothing on tmpfs, all the difference on a disk
+	}
+	if cerr := syscall.Close(fd); err == nil {
+		err = os.NewSyscallError("close", cerr)
+	}
+	if err == nil {
+		err = os.NewSyscallError("rename", syscall.Rename(tmp, path))
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+	return err
+}
+
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := syscall.Write(fd, b)
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			return os.NewSyscallError("write", err)
 		}
-	}()
-	if _, err = f.Write(b); err != nil {
-		f.Close()
-		return err
+		b = b[max(n, 0):]
 	}
-	if err = f.Sync(); err != nil { // nothing on tmpfs, all the difference on a disk
-		f.Close()
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return nil
 }
 
 // Discard removes the record of a turn that never began.
