@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // The tests of package systemd need a manager. They run under the one of this
@@ -48,8 +49,9 @@ func TestSystemdPackageInBeds(t *testing.T) {
 	}
 }
 
-// One boot of Debian 12's kernel: what it lacks and has, and the tests of the
-// packages that talk to a kernel or to systemd.
+// One boot of Debian 12's kernel: what it lacks and has, the tests of the
+// packages that talk to a kernel or to systemd, and some of the whole service,
+// with controllers.
 func TestOldKernel(t *testing.T) {
 	needRoot(t)
 	runs := []vmRun{{Name: "bed", Binary: executable(t), Args: []string{"-test.run=^TestInVM"}}}
@@ -68,7 +70,10 @@ func TestOldKernel(t *testing.T) {
 		}
 		runs = append(runs, r)
 	}
-	InVM(t, kernel(t, debian61), BedOptions{Bed: "vm"}, runs)
+	runs = append(runs, vmRun{Name: "turns", Binary: PackageTests(t, "integration/turns"),
+		Args: []string{"-test.short", "-test.run='^Test(Strays|Beside|ServiceKilled)$'"},
+		Env:  []string{"PINFOLD_TEST_GRADE=scope", "PINFOLD_TEST_SLOW=10"}})
+	InVM(t, kernel(t, debian61), BedOptions{Bed: "vm", Bin: true, Timeout: 8 * time.Minute}, runs)
 }
 
 // TestInVM proves that the virtual machine is what the tests in it are for.

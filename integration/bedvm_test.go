@@ -22,6 +22,21 @@ type vmRun struct {
 	Env    []string // NAME=value, without quotes
 }
 
+// vmPrologue runs each test binary in a cgroup of its own that has all
+// controllers. Nothing else may be in the one above it: the kernel allows no
+// process in a cgroup whose children have controllers.
+const vmPrologue = `set -u
+top=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
+mkdir "$top/job" && echo $$ >"$top/job/cgroup.procs"
+sed 's/[^ ]*/+&/g' "$top/cgroup.controllers" >"$top/cgroup.subtree_control"
+run() {
+	echo "=== BED $1 begins"
+	mkdir "$top/run$1"
+	(echo $BASHPID >"$top/run$1/cgroup.procs" && cd "$2" && shift 2 && exec env "$@") 2>&1
+	echo "=== BED $1 ends with $?"
+}
+`
+
 // InVM boots a virtual machine with a kernel from kernel, a unified cgroup v2
 // with all controllers and this machine's systemd, and runs the test binaries
 // in there one after the other: a boot takes some seconds, and everything is
@@ -34,23 +49,24 @@ func InVM(t *testing.T, kernelDir string, o BedOptions, runs []vmRun) {
 	if o.Bin {
 		o.Env = append(o.Env, stageBinaries(t, dir))
 	}
-	var script strings.Builder
+	script := vmPrologue
 	for i, r := range runs {
 		at := r.Dir
 		if at == "" {
 			at = dir
 		}
-		fmt.Fprintf(&script, "echo '=== BED %d begins'; (cd '%s' && exec env %s '%s' -test.v -test.timeout=%v %s) 2>&1; echo \"=== BED %d ends with $?\"\n",
-			i, at, strings.Join(r.Env, " "), stageFile(t, dir, r.Binary), o.timeout(), strings.Join(r.Args, " "), i)
+		script += fmt.Sprintf("run %d '%s' %s '%s' -test.v -test.timeout=%v %s\n", i, at,
+			strings.Join(r.Env, " "), stageFile(t, dir, r.Binary), o.timeout(), strings.Join(r.Args, " "))
 	}
 	job := filepath.Join(dir, "job.sh")
-	if err := os.WriteFile(job, []byte(script.String()), 0o755); err != nil {
+	if err := os.WriteFile(job, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	argv := []string{bedScript(t, "vm-run.sh"), "--no-bus", "--linger", "--chdir", dir, "--kernel", kernelDir}
 	all := o
 	all.Timeout = o.timeout() * time.Duration(len(runs))
-	argv = append(append(argv, all.flags()...), "--", "/bin/sh", job)
+	all.Props = append(all.Props, "Delegate=yes")
+	argv = append(append(argv, all.flags()...), "--", "/bin/bash", job)
 	began := time.Now()
 	out, err := runBed(t, all.Timeout, argv)
 	t.Logf("the virtual machine took %v", time.Since(began).Round(time.Millisecond))
