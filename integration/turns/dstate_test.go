@@ -7,17 +7,20 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"pinfold.dev/api"
 )
 
-// frozenDisk is a file system that can be frozen: who writes to it then waits,
-// uninterruptibly, in state D, and no signal ends that.
-type frozenDisk struct {
-	t   *testing.T
-	dir string
+// disk is a file system that can be frozen: who uses it then waits, and, once
+// killed at the latest, does so uninterruptibly, in state D.
+type disk struct {
+	dir    string
+	user   string // the helper that uses it
+	freeze func()
+	thaw   func()
 }
 
 func tool(t *testing.T, argv ...string) string {
@@ -29,15 +32,16 @@ func tool(t *testing.T, argv ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// newDisk mounts an ext4 on a loop device. It is thawed and unmounted at the
+// newExt4 mounts an ext4 on a loop device. It is thawed and unmounted at the
 // end, by the guard if need be.
-func newDisk(t *testing.T) *frozenDisk {
+func newExt4(t *testing.T) *disk {
 	t.Helper()
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		t.Skipf("this host or test bed has no loop devices: %v", err)
 	}
 	f := files(t, "image", "mnt")
-	d := &frozenDisk{t: t, dir: f[1]}
+	d := &disk{dir: f[1], user: "blocked",
+		freeze: func() { tool(t, "fsfreeze", "-f", f[1]) }, thaw: func() { tool(t, "fsfreeze", "-u", f[1]) }}
 	img, err := os.Create(f[0])
 	if err != nil {
 		t.Fatal(err)
@@ -54,28 +58,74 @@ func newDisk(t *testing.T) *frozenDisk {
 	tool(t, "mount", "-o", "loop", f[0], d.dir)
 	t.Cleanup(func() {
 		_, _ = run.kids.output(exec.Command("fsfreeze", "-u", d.dir)) // it may be thawed
-		if out, err := run.kids.output(exec.Command("umount", "-l", d.dir)); err != nil {
-			t.Errorf("unmount: %v %s", err, out)
-		}
+		unmount(t, d.dir)
 	})
 	return d
 }
 
-func (d *frozenDisk) freeze() { d.t.Helper(); tool(d.t, "fsfreeze", "-f", d.dir) }
-func (d *frozenDisk) thaw()   { d.t.Helper(); tool(d.t, "fsfreeze", "-u", d.dir) }
+func unmount(t *testing.T, dir string) {
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		t.Errorf("unmount %s: %v", dir, err)
+	}
+}
+
+// newFuse mounts a file system of this test's, which thaws when its process
+// ends.
+func newFuse(t *testing.T) *disk {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skipf("this host or test bed has no FUSE: %v", err)
+	}
+	f := files(t, "frozen", "mnt")
+	d := &disk{dir: f[1], user: "asker", thaw: func() { _ = os.Remove(f[0]) }, freeze: func() {
+		if err := os.WriteFile(f[0], nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}}
+	if err := os.Mkdir(d.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := helper(t, "fuse", d.dir, f[0])
+	cmd := exec.Command(run.exe, h.Argv[1:]...)
+	cmd.Env = h.Env
+	p, err := run.kids.start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.guard.tell("thaw", d.dir)
+	t.Cleanup(func() {
+		d.thaw()
+		p.kill()
+		unmount(t, d.dir)
+	})
+	eventually(t, "the file system is mounted", func() bool {
+		select {
+		case <-p.gone:
+			t.Fatalf("the file system: %v", p.err)
+		default:
+		}
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		return err == nil && strings.Contains(string(b), " "+d.dir+" ")
+	})
+	return d
+}
 
 // A process in state D cannot be ended. The service says so in bounded time,
 // names it, keeps the turn, goes on with others, and closes it when it goes.
 func TestUnkillable(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
-		t.Run("process", func(t *testing.T) { testUnkillable(t, g, "process", false) })
-		t.Run("thread", func(t *testing.T) { testUnkillable(t, g, "thread", false) })
-		t.Run("service crashes meanwhile", func(t *testing.T) { testUnkillable(t, g, "process", true) })
+		for name, disk := range map[string]func(*testing.T) *disk{"ext4": newExt4, "fuse": newFuse} {
+			t.Run(name, func(t *testing.T) {
+				t.Run("process", func(t *testing.T) { testUnkillable(t, g, disk, "process", false) })
+				t.Run("thread", func(t *testing.T) { testUnkillable(t, g, disk, "thread", false) })
+				t.Run("service crashes meanwhile", func(t *testing.T) { testUnkillable(t, g, disk, "process", true) })
+			})
+		}
 	})
 }
 
 // testUnkillable has the main thread of a process hang, or another one.
-func testUnkillable(t *testing.T, g api.Grade, who string, crash bool) {
+func testUnkillable(t *testing.T, g api.Grade, newDisk func(*testing.T) *disk, who string, crash bool) {
 	bound := patience(time.Second)
 	s := serve(t, g, options{args: []string{"--bound", bound.String()}})
 	disk := newDisk(t)
@@ -83,15 +133,15 @@ func testUnkillable(t *testing.T, g api.Grade, who string, crash bool) {
 	newNeighbour(t, s)
 	x := s.begin(t, api.BeginRequest{Label: "writes to a disk that hangs"})
 	f := files(t, "witness", "other")
-	p := x.launch(helper(t, "blocked", disk.dir+"/file", f[0], who))
+	p := x.launch(helper(t, disk.user, disk.dir+"/file", f[0], who))
 	x.launch(helper(t, "beat", f[1]))
 	heart(f[0]).beating(t)
 	heart(f[1]).beating(t)
 	disk.freeze()
-	eventually(t, "the writer is in state D", func() bool {
+	eventually(t, "it hangs", func() bool {
 		a := heart(f[0]).size(t)
-		time.Sleep(5 * time.Millisecond)
-		return threadIn('D', p.PID) && heart(f[0]).size(t) == a
+		time.Sleep(patience(20 * time.Millisecond))
+		return heart(f[0]).size(t) == a && (disk.user != "blocked" || threadIn('D', p.PID))
 	})
 
 	began := time.Now()

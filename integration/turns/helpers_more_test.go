@@ -152,20 +152,27 @@ func monotonic() int64 {
 func playBlocked(words []string) int {
 	f := must(os.OpenFile(words[0], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600))
 	j := pulse(words[1])
-	write := func() {
+	return inThread(words[2], func() {
+		_ = must(f.WriteString("x"))
+		check(f.Sync())
+		_ = must(syscall.Write(j.fd, j.mark[:]))
+	})
+}
+
+// inThread does something again and again, in the main thread or in another.
+func inThread(who string, do func()) int {
+	forever := func() {
 		runtime.LockOSThread()
 		for {
-			_ = must(f.WriteString("x"))
-			check(f.Sync())
-			_ = must(syscall.Write(j.fd, j.mark[:]))
+			do()
 			time.Sleep(time.Millisecond)
 		}
 	}
-	if words[2] == "thread" {
-		go write()
+	if who == "thread" {
+		go forever()
 		select {}
 	}
-	write()
+	forever()
 	return 0
 }
 

@@ -25,7 +25,7 @@ const helperEnv = "PINFOLD_TEST_HELPER"
 // blocks it.
 func init() {
 	switch os.Getenv(helperEnv) {
-	case "headless", "blocked":
+	case "headless", "blocked", "asker":
 		runtime.LockOSThread()
 	}
 }
