@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"net/url"
 	"os"
 
 	"pinfold.dev/api"
@@ -11,6 +12,13 @@ import (
 // stream whose mode is pass names one by its index. They stay the caller's.
 func (c *Client) Launch(ctx context.Context, turn string, req api.LaunchRequest, files ...*os.File) (api.Process, error) {
 	return post[api.Process](ctx, c, req, nil, files, "turns", turn, "processes")
+}
+
+// Run is Launch and WaitProcess in one request. When ctx ends first, the error
+// is ctx's and the process goes on. A service that stops meanwhile answers with
+// the process as it is then: it may be running still.
+func (c *Client) Run(ctx context.Context, turn string, req api.LaunchRequest, files ...*os.File) (api.Process, error) {
+	return post[api.Process](ctx, c, req, url.Values{"wait": {"true"}}, files, "turns", turn, "processes")
 }
 
 // Processes lists what was launched in a turn, oldest first.

@@ -15,9 +15,33 @@ func listProcesses(ctx context.Context, c *call) (api.ProcessList, error) {
 	return api.ProcessList{Processes: t.Processes, Grade: t.Grade}, err
 }
 
-// launch hands the descriptors that came with the request to the engine, and
-// closes the service's copies when it has answered.
+// launch starts a process. With wait=true it answers when that has ended; where
+// the wait ends first, with the process as it was: it runs, so there is no
+// error to tell.
 func launch(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, error) {
+	stay, err := c.flag("wait", false)
+	if err == nil {
+		_, err = c.number("timeout_ms", 0, maxWait.Milliseconds())
+	}
+	if err != nil {
+		c.dropFDs()
+		return api.Process{}, err
+	}
+	p, err := start(ctx, c, req)
+	if err != nil || !stay {
+		return p, err
+	}
+	c.proc = p.ID
+	ended, err := waitProcess(ctx, c)
+	if err != nil {
+		return p, nil
+	}
+	return ended, nil
+}
+
+// start hands the descriptors that came with the request to the engine, and
+// closes the service's copies when it has answered.
+func start(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, error) {
 	files, done, err := c.files()
 	defer done()
 	if err != nil {

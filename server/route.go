@@ -36,7 +36,7 @@ func routes() []route {
 		{post, "/v1/turns", actBegin, nil, false, takes(begin)},
 		{get, turn, actRead, nil, true, reads(showTurn)},
 		{get, turn + "/processes", actRead, nil, true, reads(listProcesses)},
-		{post, turn + "/processes", actLaunch, nil, false, takes(launch)},
+		{post, turn + "/processes", actLaunch, []string{"wait", "timeout_ms"}, false, takes(launch)},
 		{get, proc, actRead, nil, false, reads(showProcess)},
 		{post, proc + "/signal", actSignal, nil, false, takes(signal)},
 		{get, proc + "/wait", actRead, []string{"timeout_ms"}, false, reads(waitProcess)},

@@ -166,19 +166,6 @@ func (s *service) launch(turn string, argv ...string) (string, error) {
 	return p.ID, err
 }
 
-// runOne launches a program and sees it exit with 0.
-func (s *service) runOne(turn, program string) error {
-	id, err := s.launch(turn, program)
-	if err != nil {
-		return err
-	}
-	p, err := s.client.WaitProcess(context.Background(), turn, id)
-	if err == nil && (p.Status.State != api.ProcessExited || p.Status.Code != 0) {
-		err = fmt.Errorf("%s ended with %+v", program, p.Status)
-	}
-	return err
-}
-
 // abandon ends a turn and makes sure that all of it ended.
 func (s *service) abandon(turn string) (api.Receipt, error) {
 	zero := int64(0)
@@ -194,4 +181,13 @@ func since(f func() error) (time.Duration, error) {
 	start := time.Now()
 	err := f()
 	return time.Since(start), err
+}
+
+// runOne launches a program and sees it exit with 0.
+func (s *service) runOne(turn, program string) error {
+	p, err := s.client.Run(context.Background(), turn, api.LaunchRequest{Argv: []string{program}, Cwd: "/"})
+	if err == nil && (p.Status.State != api.ProcessExited || p.Status.Code != 0) {
+		err = fmt.Errorf("%s ended with %+v", program, p.Status)
+	}
+	return err
 }
