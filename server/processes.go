@@ -27,7 +27,7 @@ func launch(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, e
 		c.dropFDs()
 		return api.Process{}, err
 	}
-	p, err := start(ctx, c, req)
+	p, err := launchNow(ctx, c, req)
 	if err != nil || !stay {
 		return p, err
 	}
@@ -39,9 +39,9 @@ func launch(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, e
 	return ended, nil
 }
 
-// start hands the descriptors that came with the request to the engine, and
+// launchNow hands the descriptors that came with the request to the engine, and
 // closes the service's copies when it has answered.
-func start(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, error) {
+func launchNow(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, error) {
 	files, done, err := c.files()
 	defer done()
 	if err != nil {
