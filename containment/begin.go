@@ -26,9 +26,9 @@ func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (ap
 			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
 			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
 	}
-	t := newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
+	t := m.newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
 		Owner: c.UID, State: api.StateOpen, Leftovers: req.Leftovers, Limits: req.Limits,
-		CreatedAt: time.Now().UTC()})
+		OutputMax: req.OutputMax, OnOutputMax: req.OnOutputMax, CreatedAt: time.Now().UTC()})
 	if t.view.Leftovers == "" {
 		t.view.Leftovers = api.LeftoversKeep
 	}
@@ -39,7 +39,7 @@ func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (ap
 func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
 	hooks := m.hooks(t)
 	h, err := m.cfg.Host.Begin(ctx, Spec{Turn: t.id, Label: t.view.Label, OwnerUID: t.owner, Limits: t.view.Limits,
-		MinGrade: minGrade}, hooks)
+		MinGrade: minGrade, Spool: m.cfg.Outputs.Dir(t.id), OutputMax: t.view.OutputMax}, hooks)
 	if err != nil {
 		if derr := m.cfg.Records.Discard(t.id); derr != nil {
 			m.log.Warn("discard the record of a turn that did not begin", "turn", t.id, "error", derr)
@@ -57,6 +57,13 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	return t.show(), nil
 }
 
+// newTurn makes a turn that knows the clock.
+func (m *Manager) newTurn(view api.Turn) *turn {
+	t := newTurn(view)
+	t.clock, t.expire = m.now, func(process string) { m.expire(t, process) }
+	return t
+}
+
 // hooks are what the turn's hold calls back.
 func (m *Manager) hooks(t *turn) Hooks {
 	return Hooks{
@@ -66,8 +73,14 @@ func (m *Manager) hooks(t *turn) Hooks {
 			t.mu.Unlock()
 			return m.save(t)
 		},
-		Exit:    t.exited,
-		Started: t.startedBefore,
+		Exit: func(x Exit) {
+			t.exited(x)
+			if t.keeps(x.Process) {
+				m.sweepSoon()
+			}
+		},
+		Started:   t.startedBefore,
+		OutputMax: func() { m.outputMaxed(t) },
 		KeeperLost: func(why string) {
 			m.log.Warn("keeper lost", "turn", t.id, "why", why)
 			t.keeperLost(why)
@@ -90,6 +103,12 @@ func checkBegin(req api.BeginRequest) error {
 		return api.Errorf(api.CodeBadRequest, "%d labels, at most %d are kept", len(req.Labels), maxLabels)
 	case req.Leftovers != "" && req.Leftovers != api.LeftoversKeep && req.Leftovers != api.LeftoversReap:
 		return api.Errorf(api.CodeBadRequest, "leftovers is %q, not keep or reap", req.Leftovers)
+	case req.OutputMax < 0:
+		return api.Errorf(api.CodeBadRequest, "output_max is %d, which is negative", req.OutputMax)
+	case req.OnOutputMax != "" && req.OnOutputMax != api.OutputDrop && req.OnOutputMax != api.OutputStop:
+		return api.Errorf(api.CodeBadRequest, "on_output_max is %q, not drop or stop", req.OnOutputMax)
+	case req.OnOutputMax != "" && req.OutputMax == 0:
+		return api.Errorf(api.CodeBadRequest, "on_output_max is given, but no output_max")
 	case req.GraceMS != nil && (*req.GraceMS < 0 || *req.GraceMS > maxGraceMS):
 		return api.Errorf(api.CodeBadRequest, "grace_ms is %d, not between 0 and %d", *req.GraceMS, maxGraceMS)
 	}

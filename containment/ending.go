@@ -232,8 +232,8 @@ func emptyNow(h Hold) bool {
 func (t *turn) stopSignal(process string) syscall.Signal {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p := t.byID[process]; p != nil && p.stop != 0 {
-		return p.stop
+	if p := t.byID[process]; p != nil {
+		return p.stopSignal()
 	}
 	return syscall.SIGTERM
 }
@@ -393,6 +393,7 @@ func remove(h Hold) error {
 
 // archive moves an ended turn into the history and out of memory.
 func (m *Manager) archive(t *turn) {
+	m.outputsOver(t)
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
 	if err := m.cfg.Records.Archive(t.id); err != nil {

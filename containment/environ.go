@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -30,6 +31,27 @@ func managerVar(name string) bool {
 		}
 	}
 	return false
+}
+
+// environ is a launch's environment: what was said, or the base, changed by add.
+// Nil env is the base; an empty one is empty.
+func environ(env, add []string, u User) []string {
+	if env == nil {
+		env = baseEnv(u)
+	} else {
+		env = scrub(env)
+	}
+	for _, kv := range scrub(add) {
+		name, _, sets := strings.Cut(kv, "=")
+		env = slices.DeleteFunc(env, func(had string) bool {
+			n, _, _ := strings.Cut(had, "=")
+			return n == name
+		})
+		if sets {
+			env = append(env, kv)
+		}
+	}
+	return env
 }
 
 // baseEnv is what a process gets whose request names no environment.

@@ -63,7 +63,11 @@ type memHold struct {
 	fenceStuck bool            // Fence is not acknowledged
 	late       func()          // runs at the start of Launch, before the fence is looked at
 	termEnds   bool            // processes go when asked
-	gone       chan struct{}   // closed when stuck survivors may go; nil: never
+	reader     chan string     // what takes stdin; nil: it is closed
+	ended      []string        // by EndProcess
+	joinFrom   string          // the cgroup of who joins
+	joinErr    error
+	gone       chan struct{} // closed when stuck survivors may go; nil: never
 }
 
 func (x *memHold) Facts() Facts { return x.facts }

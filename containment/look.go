@@ -8,16 +8,8 @@ import (
 
 // Process returns one launched process.
 func (m *Manager) Process(ctx context.Context, id, proc string) (api.Process, error) {
-	t, ok := m.live(id)
-	if !ok {
-		return m.endedProcess(id, proc)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p := t.byID[proc]; p != nil {
-		return p.view, nil
-	}
-	return api.Process{}, noProcess(id, proc)
+	v, _, err := m.look(id, proc)
+	return m.withOutput(v), err
 }
 
 func noProcess(id, proc string) *api.Error {
@@ -56,7 +48,7 @@ func (m *Manager) WaitProcess(ctx context.Context, id, proc string) (api.Process
 			return v, noProcess(id, proc)
 		}
 		if v.Status.State != api.ProcessRunning {
-			return v, nil
+			return m.withOutput(v), nil
 		}
 		select {
 		case <-changed:

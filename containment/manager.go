@@ -20,11 +20,19 @@ type Config struct {
 	Host    Host
 	Records Records
 	Users   Users
-	Log     *slog.Logger  // nil: nothing is logged
-	Boot    string        // this boot's id
-	UID     uint32        // the service's own
-	Grace   time.Duration // between TERM and KILL where nobody says otherwise
-	Bound   time.Duration // how long an ending may take before survivors are named; 0: 10 s
+	Log     *slog.Logger         // nil: nothing is logged
+	Boot    string               // this boot's id
+	UID     uint32               // the service's own
+	Grace   time.Duration        // between TERM and KILL where nobody says otherwise
+	Clock   func() time.Duration // the host's monotonic clock, the same after a restart; nil: this process's
+	Own     Own                  // the service's own attributes
+	Outputs Outputs              // nil: no output is kept
+	// Retention is how long the output of a turn that is over is kept when
+	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
+	// of the latter: 4 GiB.
+	Retention  time.Duration
+	OutputRoom int64
+	Bound      time.Duration // how long an ending may take before survivors are named; 0: 10 s
 }
 
 // Manager holds the turns of one service. Its methods may be called at the
@@ -38,6 +46,7 @@ type Manager struct {
 	// may be more.
 	unread  map[string]bool
 	partial bool
+	outputs retention
 	wg      sync.WaitGroup // endings, watches and archiving under way
 	stop    chan struct{}  // closed by Close: watches stop, turns stay
 }
@@ -46,6 +55,16 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Clock == nil {
+		start := time.Now()
+		cfg.Clock = func() time.Duration { return time.Since(start) }
+	}
+	if cfg.Outputs == nil {
+		cfg.Outputs = noOutputs{}
+	}
+	if cfg.OutputRoom <= 0 {
+		cfg.OutputRoom = defaultRoom
 	}
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
@@ -140,7 +159,11 @@ func (m *Manager) drop(id string) {
 // Turn returns one turn, from memory or from the history.
 func (m *Manager) Turn(ctx context.Context, id string) (api.Turn, error) {
 	if t, ok := m.live(id); ok {
-		return t.show(), nil
+		v := t.show()
+		for i := range v.Processes {
+			v.Processes[i] = m.withOutput(v.Processes[i])
+		}
+		return v, nil
 	}
 	r, err := m.ended(id)
 	if err != nil {

@@ -37,6 +37,8 @@ type Hooks struct {
 	// Started tells of a launch that is not the answer to a call of Launch: one
 	// that an earlier service, or a call that was given up, had asked for.
 	Started func(Recovered)
+	// OutputMax tells that the turn's kept output has come to its bound.
+	OutputMax func()
 	// KeeperLost tells that the keeper has died or stopped answering.
 	KeeperLost func(why string)
 }
@@ -47,7 +49,11 @@ type Spec struct {
 	Label    string
 	OwnerUID uint32
 	Limits   *api.Limits
-	MinGrade api.Grade // the hold may be worse than Grade says, never than this
+	// Spool is the directory for kept output, which need not exist; OutputMax
+	// bounds what all of it takes in, 0 does not.
+	Spool     string
+	OutputMax int64
+	MinGrade  api.Grade // the hold may be worse than Grade says, never than this
 }
 
 // Facts are what a hold records so that it can be found, and proved, again.
@@ -62,11 +68,14 @@ type Facts struct {
 	Keeper      api.Identity `json:"keeper,omitzero"`
 	Dir         string       `json:"dir"` // the turn's runtime directory
 	Degraded    []string     `json:"degraded,omitempty"`
+	Spool       string       `json:"spool,omitempty"`
+	OutputMax   int64        `json:"output_max,omitempty"`
 }
 
 // Hold is one turn's containment. Its methods may be called at the same time.
 // None of Fence, Ask, Kill, WaitEmpty and Release needs a bus, a fork or a disk.
 type Hold interface {
+	Streams
 	Facts() Facts
 	// Launch starts a process; fds are the caller's descriptors, which stay
 	// the caller's. The error is an *api.Error, or ErrUsed.
@@ -124,8 +133,16 @@ type Launch struct {
 	Argv    []string
 	Env     []string
 	Cwd     string
-	User    *User // nil: the service's own
-	Stdio   api.Stdio
+	User    *User     // nil: the service's own
+	Stdio   api.Stdio // settled: no mode is blank
+	Extra   []api.PassFD
+	// Attributes of the process; nil is the keeper's own, for Umask 0022.
+	Umask       *int
+	Rlimits     []Rlimit
+	Nice        *int
+	OOMScoreAdj *int
+	NoNewPrivs  bool
+	CwdNearest  bool
 	// Meta comes back in Recovered: what the service wants to know again.
 	Meta string
 }
@@ -146,6 +163,7 @@ type Started struct {
 	Identity  api.Identity
 	Placement string
 	At        time.Time
+	Cwd       string // where that differs from what was asked for
 }
 
 // Exit is the end of a launched process.
@@ -210,7 +228,8 @@ func (e *BadRecord) Unwrap() error { return e.Err }
 // Users looks people up in the host's user database.
 type Users interface {
 	ByUID(uid uint32) (User, error)
-	ByName(name string) (User, error) // a name, or a uid in decimal
+	ByName(name string) (User, error)  // a name, or a uid in decimal
+	Group(name string) (uint32, error) // a name, or a gid in decimal
 }
 
 // RecordSchema is the version of Record. A record with a newer one is refused.

@@ -1,7 +1,6 @@
 package containment
 
 import (
-	"encoding/json"
 	"syscall"
 	"time"
 
@@ -63,6 +62,8 @@ func (p *process) account(r *api.Receipt, empty bool) api.ReceiptProcess {
 // endedBy tells who ended a process, as far as times and signals show.
 func endedBy(v api.Process, r *api.Receipt) string {
 	switch {
+	case v.Status.EndedBy == api.EndedByDeadline:
+		return "deadline"
 	case v.EndedAt == nil || v.EndedAt.Before(r.AskedAt):
 		return "itself"
 	case r.KilledAt != nil && !v.EndedAt.Before(*r.KilledAt) && v.Status.SignalNumber == int(syscall.SIGKILL):
@@ -99,18 +100,9 @@ func (t *turn) mergeHeld() {
 	}
 }
 
-// recovered makes a process of what the keeper or its journal remembers.
-func (t *turn) recovered(k Recovered) *process {
-	var mt meta
-	_ = json.Unmarshal([]byte(k.Meta), &mt) // another version's meta: labels and stop signal are lost, no more
-	p := &process{stop: syscall.Signal(mt.Stop), view: api.Process{ID: k.Started.Process, Turn: t.id, PID: k.Started.PID,
-		Argv: k.Argv, Cwd: k.Cwd, UID: k.UID, Labels: mt.Labels, Status: api.Status{State: api.ProcessRunning},
-		StartedAt: k.Started.At.UTC(), Identity: k.Started.Identity, Grade: t.view.Grade, Placement: k.Started.Placement}}
-	if k.Exit != nil {
-		p.end(*k.Exit)
-	}
-	return p
-}
+// recovered makes a process of what the keeper or its journal remembers; the
+// lock is held.
+func (t *turn) recovered(k Recovered) *process { return t.newProcess(k, decodeMeta(k.Meta)) }
 
 // leftovers lists what a finished turn leaves running.
 func leftovers(members []api.Member) []api.Leftover {

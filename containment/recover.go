@@ -31,6 +31,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
 		}
 	}
+	m.sweepIn(0)
 	return errors.Join(errs...)
 }
 
@@ -39,7 +40,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 		m.unread[r.Turn.ID] = true
 		return fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
 	}
-	t := newTurn(r.Turn)
+	t := m.newTurn(r.Turn)
 	t.facts, t.graceMS, t.ending, t.draft, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Draft, r.Receipt
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
@@ -56,6 +57,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	switch verdict {
 	case api.VerdictOwned:
 		m.adopt(t, h)
+		m.rejoin(t, h)
 		m.enter(t)
 		m.resume(t)
 		return nil
@@ -145,10 +147,14 @@ func (m *Manager) adopt(t *turn, h Hold) {
 	}
 	t.mergeHeld()
 	for _, k := range h.Processes() {
-		if p := t.byID[k.Started.Process]; p != nil && p.stop == 0 {
-			p.stop = t.recovered(k).stop
+		if p := t.byID[k.Started.Process]; p != nil && k.Meta != "" { // the record does not have all of it
+			p.meta = decodeMeta(k.Meta)
+			t.enterKey(p)
+			t.arm(p)
 		}
-		t.passNumber(k.Started.Process)
+	}
+	for _, p := range t.procs {
+		t.passNumber(p.view.ID)
 	}
 }
 
@@ -179,6 +185,8 @@ func (m *Manager) resume(t *turn) {
 		e = &EndRequest{Reason: api.ReasonOperator, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
 	}
 	switch s {
+	case api.StateOpen:
+		m.stopIfMaxed(t)
 	case api.StateEnding:
 		m.wg.Go(func() { m.carryOut(t, doEnd, *e) })
 	case api.StateFinishing:

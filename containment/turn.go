@@ -33,22 +33,28 @@ type turn struct {
 	receipt  *api.Receipt
 	settled  chan struct{} // closed when the first receipt is announced
 	changed  chan struct{} // closed and replaced at every change
-	leftMu   sync.Mutex    // one settling of leftovers at a time
-	saveMu   sync.Mutex    // orders writes of the record
-	archived bool          // below saveMu: the record is in the history
+	keys     map[string]*keyed
+	clock    func() time.Duration // monotonic
+	expire   func(process string) // told when a deadline is over
+	leftMu   sync.Mutex           // one settling of leftovers at a time
+	saveMu   sync.Mutex           // orders writes of the record
+	archived bool                 // below saveMu: the record is in the history
 }
 
 // process is one launched process in memory, below its turn's lock.
 type process struct {
-	view api.Process
-	stop syscall.Signal
+	view  api.Process
+	meta  meta
+	input chan struct{} // holds a token while bytes are on their way to stdin
+	timer *time.Timer   // runs out at the deadline
+	fired time.Time     // when the deadline was over
 	// escaped tells that it was seen outside its turn's cgroup.
 	escaped bool
 }
 
 func newTurn(view api.Turn) *turn {
 	return &turn{id: view.ID, owner: view.Owner, view: view, next: 1, byID: map[string]*process{}, early: map[string]Exit{},
-		noted: make(chan struct{}), settled: make(chan struct{}), changed: make(chan struct{})}
+		keys: map[string]*keyed{}, noted: make(chan struct{}), settled: make(chan struct{}), changed: make(chan struct{})}
 }
 
 // touch wakes everybody who waits for a change; the lock is held.
@@ -122,25 +128,58 @@ func (t *turn) snapshot() api.Turn {
 func (t *turn) addProcess(p *process) {
 	t.procs = append(t.procs, p)
 	t.byID[p.view.ID] = p
+	p.input = make(chan struct{}, 1)
+	t.enterKey(p)
 	if x, ok := t.early[p.view.ID]; ok {
 		delete(t.early, p.view.ID)
 		p.end(x)
 	}
+	t.arm(p)
 	t.touch()
 }
 
-// end enters the end of a process; the first one stands.
+// removeProcess forgets a process that did not come to run; the lock is held.
+func (t *turn) removeProcess(id string) {
+	t.procs = slices.DeleteFunc(t.procs, func(p *process) bool { return p.view.ID == id })
+	delete(t.byID, id)
+	t.touch()
+}
+
+// end enters the end of a process; the first one stands. One that ended before
+// its deadline was not ended by it, and one that we were ending did not die of
+// want of memory.
 func (p *process) end(x Exit) {
-	if p.view.Status.State == api.ProcessRunning {
-		at := x.At.UTC()
-		p.view.Status, p.view.EndedAt = x.Status, &at
+	if p.view.Status.State != api.ProcessRunning {
+		return
 	}
+	p.disarm()
+	at := x.At.UTC()
+	by := p.view.Status.EndedBy
+	if !p.fired.IsZero() && x.At.Before(p.fired) {
+		by = ""
+	}
+	p.view.Status, p.view.EndedAt = x.Status, &at
+	p.view.Status.EndedBy = by
+	if by != "" && x.Status.State == api.ProcessOOM {
+		p.view.Status.State = api.ProcessSignaled
+	}
+}
+
+// stopSignal is what asks a process to stop.
+func (p *process) stopSignal() syscall.Signal {
+	if p.meta.Stop != 0 {
+		return p.meta.Stop
+	}
+	return syscall.SIGTERM
 }
 
 // exited is the hold's Exit hook.
 func (t *turn) exited(x Exit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.ending != nil && x.Status.State == api.ProcessOOM {
+		x.Status.State = api.ProcessSignaled // killed, as likely as not, by us
+	}
 	if p := t.byID[x.Process]; p != nil {
 		p.end(x)
 	} else {

@@ -28,11 +28,11 @@ func status(c api.Code) int {
 		return http.StatusMethodNotAllowed
 	case api.CodeTimeout:
 		return http.StatusRequestTimeout
-	case api.CodeTurnOver, api.CodeStaleEpoch:
+	case api.CodeTurnOver, api.CodeStaleEpoch, api.CodeConflict, api.CodeStdinClosed:
 		return http.StatusConflict
 	case api.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case api.CodeExecFailed, api.CodeLaunchRefused, api.CodeGradeUnavailable, api.CodeLimitUnavailable:
+	case api.CodeExecFailed, api.CodeLaunchRefused, api.CodeGradeUnavailable, api.CodeLimitUnavailable, api.CodeUnsupported:
 		return http.StatusUnprocessableEntity
 	case api.CodeKeeperLost, api.CodeUnavailable:
 		return http.StatusServiceUnavailable

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -62,6 +63,39 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return c.UnixConn.Write(b)
+}
+
+// process is a handle on the process that connected.
+func (c *conn) process() (*os.File, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(s uintptr) { fd, err = sys.PeerPidfd(int(s)) }); cerr != nil {
+		return nil, cerr
+	}
+	switch {
+	case errors.Is(err, syscall.ENOPROTOOPT):
+		return nil, api.Errorf(api.CodeUnsupported, "this kernel does not tell which process connected").
+			WithRemedy("joining needs Linux 6.5 (SO_PEERPIDFD); launch through the API").With("feature", "SO_PEERPIDFD")
+	case err != nil:
+		return nil, api.Errorf(api.CodePeerUnverifiable, "open a handle on the process that connected: %v", err).
+			WithRemedy("join from a process that stays alive")
+	}
+	return os.NewFile(uintptr(fd), "peer"), nil
+}
+
+// gone tells whether the peer has closed its end. It looks by itself: while a
+// request's body is not read to its end, nobody else does.
+func (c *conn) gone() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	hup := false
+	err = raw.Control(func(fd uintptr) { hup = sys.HungUp(int(fd)) })
+	return hup || err != nil
 }
 
 // Close closes the connection and what it still has.

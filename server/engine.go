@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"os"
+	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
@@ -33,6 +34,21 @@ type Engine interface {
 	WaitProcess(ctx context.Context, turn, proc string) (api.Process, error)
 	// WaitTurn returns once the turn is terminal.
 	WaitTurn(ctx context.Context, id string) (api.Turn, error)
+	// Drain waits, at most d, for the kept output of a process that has ended
+	// to end.
+	Drain(ctx context.Context, turn, proc string, d time.Duration) (api.Process, error)
+	// Output opens a kept stream of a process for reading; the server closes it.
+	Output(ctx context.Context, turn, proc string, s api.StreamName) (containment.Reading, error)
+	// Input has at most containment.MaxInput bytes written to a process's stdin,
+	// and with eof closes it after them.
+	Input(ctx context.Context, turn, proc string, epoch int64, data []byte, eof bool) (api.Grade, error)
+	// Resize changes the size of a process's terminal.
+	Resize(ctx context.Context, turn, proc string, req api.ResizeRequest) (api.ResizeAnswer, error)
+	// Acknowledge says that a process's exit and output were taken.
+	Acknowledge(ctx context.Context, turn, proc string) (api.Process, error)
+	// Join moves the caller's own process, held by its pidfd, into a turn. The
+	// descriptor stays the server's.
+	Join(ctx context.Context, id string, c containment.Caller, req api.JoinRequest, peer *os.File) (api.Process, error)
 	// Signal sends to a launched process through its handle.
 	Signal(ctx context.Context, turn, proc string, req api.SignalRequest) (api.SignalAnswer, error)
 	// Tree lists what the turn's cgroup holds.

@@ -27,6 +27,8 @@ type memory struct {
 	callers []containment.Caller
 	slow    time.Duration // what Abandon takes
 	panics  atomic.Bool
+	streams map[api.StreamName]*stream
+	stdin   chan string
 }
 
 func newMemory() *memory {

@@ -93,6 +93,12 @@ func checkOperation(t *testing.T, r route, op operation) {
 	if r.answer.req != nil {
 		want = r.answer.req.Name()
 	}
+	if r.answer.raw {
+		if _, ok := op.RequestBody.Content["application/octet-stream"]; !ok {
+			t.Errorf("%s: takes raw bytes", at)
+		}
+		op.RequestBody = nil
+	}
 	if got := op.RequestBody; (got == nil) != (want == "") || got != nil && got.typ() != want {
 		t.Errorf("%s: request %v, want %q", at, got, want)
 	}
@@ -100,6 +106,16 @@ func checkOperation(t *testing.T, r route, op operation) {
 	got := slices.Sorted(maps.Keys(op.Responses))
 	switch resp := r.answer.resp; {
 	case resp == reflect.TypeFor[document]():
+	case resp == reflect.TypeFor[*outputAnswer]():
+		lines := op.Responses["200"].Content[api.NDJSON].Schema.Ref
+		if _, raw := op.Responses["200"].Content["application/octet-stream"]; !raw || len(got) != 1 ||
+			lines != "#/components/schemas/"+reflect.TypeFor[api.OutputLine]().Name() {
+			t.Errorf("%s: answers %q, want raw bytes or lines", at, got)
+		}
+	case r.path == "/v1/turns/{turn}/processes" && r.answer.req != nil: // launch: an earlier one, or a new one
+		if !slices.Equal(got, []string{"200", "201"}) || op.Responses["200"].typ() != "Process" || op.Responses["201"].typ() != "Process" {
+			t.Errorf("%s: answers %q", at, got)
+		}
 	case resp.Kind() == reflect.Interface: // abandon: by its parameter
 		if op.Responses["200"].typ() != "Receipt" || op.Responses["202"].typ() != "Turn" || len(got) != 2 {
 			t.Errorf("%s: answers %q", at, got)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"pinfold.dev/api"
 )
@@ -47,8 +48,11 @@ func launchNow(ctx context.Context, c *call, req api.LaunchRequest) (api.Process
 	if err != nil {
 		return api.Process{}, err
 	}
-	c.status = http.StatusCreated
-	return c.s.cfg.Engine.Launch(ctx, c.turn, c.caller(), req, files)
+	p, err := c.s.cfg.Engine.Launch(ctx, c.turn, c.caller(), req, files)
+	if !p.Repeated {
+		c.status = http.StatusCreated
+	}
+	return p, err
 }
 
 func showProcess(ctx context.Context, c *call) (api.Process, error) {
@@ -59,8 +63,45 @@ func signal(ctx context.Context, c *call, req api.SignalRequest) (api.SignalAnsw
 	return c.s.cfg.Engine.Signal(ctx, c.turn, c.proc, req)
 }
 
+// drain is the parameter drain_ms; -1 when it is not there.
+func (c *call) drain() (time.Duration, error) {
+	if !c.query.Has("drain_ms") {
+		return -1, nil
+	}
+	ms, err := c.number("drain_ms", 0, maxWait.Milliseconds())
+	return time.Duration(ms) * time.Millisecond, err
+}
+
+func acknowledge(ctx context.Context, c *call, _ struct{}) (api.Process, error) {
+	return c.s.cfg.Engine.Acknowledge(ctx, c.turn, c.proc)
+}
+
+func resize(ctx context.Context, c *call, req api.ResizeRequest) (api.ResizeAnswer, error) {
+	return c.s.cfg.Engine.Resize(ctx, c.turn, c.proc, req)
+}
+
+// join hands on the caller's own process, as the kernel names it for this very
+// connection (SO_PEERPIDFD, Linux 6.5).
+func join(ctx context.Context, c *call, req api.JoinRequest) (api.Process, error) {
+	peer, err := c.conn.process()
+	if err != nil {
+		return api.Process{}, err
+	}
+	defer peer.Close()
+	c.status = http.StatusCreated
+	return c.s.cfg.Engine.Join(ctx, c.turn, c.caller(), req, peer)
+}
+
 func waitProcess(ctx context.Context, c *call) (api.Process, error) {
+	drain, err := c.drain()
+	if err != nil {
+		return api.Process{}, err
+	}
 	return wait(ctx, c, func(ctx context.Context) (api.Process, error) {
-		return c.s.cfg.Engine.WaitProcess(ctx, c.turn, c.proc)
+		p, err := c.s.cfg.Engine.WaitProcess(ctx, c.turn, c.proc)
+		if err != nil || drain < 0 {
+			return p, err
+		}
+		return c.s.cfg.Engine.Drain(ctx, c.turn, c.proc, drain)
 	})
 }

@@ -49,6 +49,7 @@ func (c *call) caller() containment.Caller { return c.conn.peer.caller() }
 type handler struct {
 	serve     func(ctx context.Context, c *call) (any, error)
 	req, resp reflect.Type
+	raw       bool // the body is bytes
 }
 
 // reads makes a handler of a function that takes no body.
@@ -60,7 +61,7 @@ func reads[Resp any](f func(context.Context, *call) (Resp, error)) handler {
 		}
 		return f(ctx, c)
 	}
-	return handler{serve, nil, reflect.TypeFor[Resp]()}
+	return handler{serve: serve, resp: reflect.TypeFor[Resp]()}
 }
 
 // takes makes a handler of a function that takes a JSON body. An empty body is
@@ -71,12 +72,21 @@ func takes[Req, Resp any](f func(context.Context, *call, Req) (Resp, error)) han
 		if err := c.decode(&req); err != nil {
 			return nil, err
 		}
-		if c.route.does != actLaunch {
+		if reflect.TypeFor[Req]() != reflect.TypeFor[api.LaunchRequest]() {
 			c.dropFDs()
 		}
 		return f(ctx, c, req)
 	}
-	return handler{serve, reflect.TypeFor[Req](), reflect.TypeFor[Resp]()}
+	return handler{serve: serve, req: reflect.TypeFor[Req](), resp: reflect.TypeFor[Resp]()}
+}
+
+// streams makes a handler of a function that reads the raw body by itself.
+func streams[Resp any](f func(context.Context, *call) (Resp, error)) handler {
+	serve := func(ctx context.Context, c *call) (any, error) {
+		c.dropFDs()
+		return f(ctx, c)
+	}
+	return handler{serve: serve, resp: reflect.TypeFor[Resp](), raw: true}
 }
 
 // dropFDs closes descriptors that came with a request that has no use for them.
@@ -191,6 +201,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v, err := c.answer()
 	if err != nil {
 		v = s.fail(c, err)
+	}
+	if a, ok := v.(streamer); ok {
+		a.stream(c)
+		return
 	}
 	c.write(v)
 }

@@ -25,6 +25,8 @@ type serveOptions struct {
 	Init         string // the pinfold-init binary
 	Grace        time.Duration
 	Bound        time.Duration // how long a kill may take
+	Retention    time.Duration // of output that nobody acknowledged
+	OutputRoom   int64         // what all kept output may take
 	AdminGroup   string        // empty: none
 	Version      string
 	Log          *slog.Logger
@@ -35,6 +37,7 @@ type serveOptions struct {
 type serveFlags struct {
 	runtimeDir, stateDir, grade, cgroupParent, init string
 	grace, bound, adminGroup, logFormat, logLevel   string
+	outputRetention, outputRoom                     string
 }
 
 func (f *serveFlags) register(fs *pflag.FlagSet) {
@@ -45,6 +48,8 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.init, "init", "", "the pinfold-init program (default: beside pinfold, then libexec, then PATH)")
 	fs.StringVar(&f.grace, "grace", "5s", "time between TERM and KILL where a turn names none; 0 kills at once")
 	fs.StringVar(&f.bound, "bound", "10s", "how long a kill may take before the turn is called unkillable")
+	fs.StringVar(&f.outputRetention, "output-retention", "1h", "how long kept output of a turn that is over stays, unless it is acknowledged")
+	fs.StringVar(&f.outputRoom, "output-room", "4G", "disk space for all kept output; the oldest of what has ended goes first")
 	fs.StringVar(&f.adminGroup, "admin-group", "", "members of this group may see and end every turn, like root")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json, to stderr")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -101,6 +106,12 @@ func (f *serveFlags) options(source map[string]string, socket string, dirs defau
 	}
 	if o.Bound, err = parseDuration(f.bound); err != nil || o.Bound == 0 {
 		return o, fmt.Errorf("%s: %q is not a time above 0, such as 10s", source["bound"], f.bound)
+	}
+	if o.Retention, err = parseDuration(f.outputRetention); err != nil {
+		return o, fmt.Errorf("%s: %w", source["output-retention"], err)
+	}
+	if o.OutputRoom, err = parseBytes(f.outputRoom); err != nil || o.OutputRoom == 0 {
+		return o, fmt.Errorf("%s: %q is not a size above 0, such as 4G", source["output-room"], f.outputRoom)
 	}
 	o.Log, err = newLogger(logTo, f.logFormat, f.logLevel, source)
 	return o, err

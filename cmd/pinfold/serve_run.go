@@ -14,6 +14,7 @@ import (
 
 	"pinfold.dev/containment"
 	"pinfold.dev/internal/hold"
+	"pinfold.dev/internal/outputs"
 	"pinfold.dev/internal/store"
 	"pinfold.dev/internal/users"
 	"pinfold.dev/server"
@@ -47,8 +48,14 @@ func runServe(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer host.Close()
+	kept, err := outputs.Open(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
 	m := containment.New(containment.Config{Host: host, Records: st, Users: users.Database{}, Log: o.Log,
-		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound})
+		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
+		Own: hold.OwnAttributes(), Outputs: kept, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	if err := m.Recover(ctx); err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}

@@ -64,6 +64,7 @@ func scopeError(err error) error {
 func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks, g api.Grade, degraded []string) (_ *hold, err error) {
 	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{},
 		facts: containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
+			Spool: spec.Spool, OutputMax: spec.OutputMax,
 			UserManager: os.Geteuid() != 0, Degraded: append(degraded, h.missing(g)...)}}
 	if g == api.GradeScope {
 		x.facts.Unit = systemd.UnitName(spec.Turn)
@@ -93,10 +94,15 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err = hooks.Save(x.facts); err != nil { // before anything can be launched
 		return nil, fmt.Errorf("save the turn's record: %w", err)
 	}
-	if err = x.link.hold(ctx, wire.Hold{Work: x.work.Path(), Gate: h.gate}); err != nil {
+	if err = x.link.hold(ctx, x.whatToHold()); err != nil {
 		return nil, err
 	}
 	return x, nil
+}
+
+// whatToHold is what the keeper is told once its turn's cgroup is furnished.
+func (x *hold) whatToHold() wire.Hold {
+	return wire.Hold{Work: x.work.Path(), Gate: x.host.gate, Spool: x.facts.Spool, OutputMax: x.facts.OutputMax}
 }
 
 // nonce marks a turn's cgroup as this service's, and as this very turn.
@@ -199,6 +205,9 @@ func (x *hold) limit(want *api.Limits) error {
 		return fmt.Errorf("list controllers: %w", err)
 	}
 	_, _ = x.dir.Delegate(names) // what is missing shows below, when it is asked for
+	if slices.Contains(names, "memory") {
+		_, _ = x.work.Delegate([]string{"memory"}) // so that each leaf counts what is ended for want of it
+	}
 	var l api.Limits
 	if want != nil {
 		l = *want

@@ -25,7 +25,8 @@ func (x *hold) launchError(l containment.Launch, err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return api.Errorf(api.CodeTimeout, "the keeper of turn %s did not answer a launch of %s in time", x.turn, l.Argv[0]).
 			WithRemedy("look with `pinfold show %s` whether it runs", x.turn)
-	case errors.As(err, &r) && r.why.Kind == wire.ErrUsed:
+	case errors.As(err, &r) && (r.why.Kind == wire.ErrUsed ||
+		r.why.Kind == wire.ErrCgroup && syscall.Errno(r.why.Errno) == syscall.EEXIST): // a leaf that a join had made
 		return containment.ErrUsed
 	case !errors.As(err, &r):
 		return api.Errorf(api.CodeInternal, "launch %s: %v", l.Argv[0], err)
@@ -43,6 +44,10 @@ func (x *hold) launchError(l containment.Launch, err error) error {
 		e = e.WithRemedy("the turn or the host is at its limit of processes; raise the limit or end something")
 	case wire.ErrCgroup:
 		e = e.WithRemedy("the turn's cgroup was removed, or cannot hold another; abandon the turn and begin another")
+	case wire.ErrAttribute:
+		e = e.WithRemedy("the kernel does not allow it the service; ask for less, or nothing")
+	case wire.ErrStdio:
+		e = e.WithRemedy("free descriptors, terminals or disk space, or pass descriptors instead")
 	case wire.ErrFrozen:
 		e = e.WithRemedy("thaw the turn first: a launch into a frozen cgroup would hang")
 	case wire.ErrFenced:

@@ -45,7 +45,9 @@ type proc struct {
 	started wire.Started
 	handle  *pidfd.Handle // nil once the end is known
 	exit    *wire.Exit
-	lost    string // why the end will never be known
+	lost    string        // why the end will never be known
+	joined  bool          // it is somebody else's child, and no keeper tells of it
+	told    chan struct{} // for one that joined: closed once its end was told
 }
 
 // Facts are what is recorded.
@@ -53,15 +55,26 @@ func (x *hold) Facts() containment.Facts { return x.facts }
 
 // Launch has the keeper start a process.
 func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File) (containment.Started, error) {
-	w, raw := toWire(l, fds)
+	r, err := x.newRequest(l, fds)
+	if err != nil {
+		return containment.Started{}, err
+	}
+	defer r.close()
 	x.mu.Lock()
 	k := x.link
 	x.mu.Unlock()
 	if k == nil {
 		return containment.Started{}, keeperGone(x.turn)
 	}
-	m, got, err := k.call(ctx, wire.Message{Op: wire.OpLaunch, Launch: &w}, raw)
-	runtimeKeep(fds)
+	if need := r.launch.NeedsVersion2(); need != "" && k.version < version2 {
+		return containment.Started{}, x.unsupported(need)
+	}
+	if r.launch.SpoolOut > 0 || r.launch.SpoolErr > 0 {
+		if err := x.makeSpool(); err != nil {
+			return containment.Started{}, err
+		}
+	}
+	m, got, err := k.call(ctx, wire.Message{Op: wire.OpLaunch, Launch: &r.launch}, r.fds)
 	if err != nil {
 		return containment.Started{}, x.launchError(l, err)
 	}
@@ -70,35 +83,9 @@ func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File)
 		return containment.Started{}, api.Errorf(api.CodeInternal, "the keeper answered a launch with nothing")
 	}
 	x.enter(*m.Started, got)
-	return x.started(*m.Started), nil
-}
-
-// runtimeKeep keeps files from being closed by the collector before the kernel
-// has taken their descriptors.
-func runtimeKeep(fds []*os.File) {
-	for _, f := range fds {
-		_ = f.Fd()
-	}
-}
-
-func toWire(l containment.Launch, fds []*os.File) (wire.Launch, []int) {
-	w := wire.Launch{Process: l.Process, Argv: l.Argv, Env: l.Env, Cwd: l.Cwd, Meta: l.Meta,
-		Stdin: stream(l.Stdio.Stdin), Stdout: stream(l.Stdio.Stdout), Stderr: stream(l.Stdio.Stderr)}
-	if l.User != nil {
-		w.SetUser, w.UID, w.GID, w.Groups = true, l.User.UID, l.User.GID, l.User.Groups
-	}
-	raw := make([]int, len(fds))
-	for i, f := range fds {
-		raw[i] = int(f.Fd())
-	}
-	return w, raw
-}
-
-func stream(s api.Stream) int {
-	if s.Mode == api.StdioPass {
-		return s.FD
-	}
-	return -1
+	st := x.started(*m.Started)
+	st.Cwd = m.Started.Cwd
+	return st, nil
 }
 
 func (x *hold) started(s wire.Started) containment.Started {
@@ -142,6 +129,9 @@ func (p *proc) end(e wire.Exit) {
 // event takes what the keeper announces, in order.
 func (x *hold) event(m wire.Message, fds []int) {
 	switch {
+	case m.Event == wire.EventOutputMax:
+		closeFDs(fds)
+		x.outputMaxed()
 	case m.Exit != nil:
 		closeFDs(fds)
 		x.exited(*m.Exit)
@@ -171,11 +161,20 @@ func (x *hold) exited(e wire.Exit) {
 	}
 }
 
+func (x *hold) outputMaxed() {
+	if x.hooks.OutputMax != nil {
+		x.hooks.OutputMax()
+	}
+}
+
 func exit(e wire.Exit) containment.Exit {
 	st := api.Status{State: api.ProcessExited, Code: e.Code}
 	if e.Signal != 0 {
 		st = api.Status{State: api.ProcessSignaled, SignalNumber: e.Signal, Core: e.Core,
 			Signal: containment.SignalName(syscall.Signal(e.Signal))}
+		if e.OOMKills > 0 && syscall.Signal(e.Signal) == syscall.SIGKILL {
+			st.State = api.ProcessOOM
+		}
 	}
 	return containment.Exit{Process: e.Process, Status: st, At: time.Unix(0, e.EndedNS)}
 }

@@ -135,11 +135,15 @@ func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
 			l.close()
 			return nil, fmt.Errorf("greet the keeper: %w", err)
 		}
+		l.version = hello.Version
 		x.remember(hello.Processes, fds)
 		if hello.More && len(hello.Processes) == 0 {
 			l.close()
 			return nil, errors.New("greet the keeper: its list has no end")
 		}
+	}
+	if hello.OutputMaxed {
+		x.outputMaxed()
 	}
 	if hello.Dropped > 0 {
 		x.readJournal() // what the keeper itself no longer knows

@@ -17,9 +17,10 @@ var errBroken = errors.New("the connection to the keeper is gone")
 
 // link is one connection to a keeper: calls out, answers and events in.
 type link struct {
-	conn  *wire.Conn
-	event func(wire.Message, []int) // owns the descriptors
-	down  func(*link, error)
+	conn    *wire.Conn
+	version int                       // the keeper's, once it was greeted
+	event   func(wire.Message, []int) // owns the descriptors
+	down    func(*link, error)
 
 	mu      sync.Mutex
 	last    uint64

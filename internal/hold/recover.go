@@ -52,7 +52,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 	case err != nil:
 		x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
 	case !hello.Held: // the service died between furnishing the cgroup and saying so
-		if err := x.link.hold(ctx, wire.Hold{Work: x.work.Path(), Gate: h.gate}); err != nil {
+		if err := x.link.hold(ctx, x.whatToHold()); err != nil {
 			x.loseKeeper(err.Error())
 		}
 	}
@@ -160,7 +160,7 @@ func (x *hold) loseKeeper(why string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, p := range x.procs {
-		if p.exit == nil {
+		if p.exit == nil && !p.joined {
 			go x.watchLost(id, p.handle)
 		}
 	}
@@ -191,19 +191,5 @@ func (x *hold) watchLost(id string, h *pidfd.Handle) {
 			return // closed: the hold was let go
 		}
 	}
-	const why = "its keeper was gone before it ended"
-	x.mu.Lock()
-	p := x.procs[id]
-	told := p.exit != nil || p.lost != ""
-	if !told {
-		p.lost = why
-		if p.handle != nil {
-			p.handle.Close()
-			p.handle = nil
-		}
-	}
-	x.mu.Unlock()
-	if !told {
-		x.hooks.Exit(containment.Exit{Process: id, At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: why}})
-	}
+	x.loseProcess(id, "its keeper was gone before it ended")
 }

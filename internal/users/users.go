@@ -53,6 +53,21 @@ func (d Database) ByName(name string) (containment.User, error) {
 	return u, nil
 }
 
+// Group finds a group by name, or by gid in decimal, which need not have an
+// entry.
+func (d Database) Group(name string) (uint32, error) {
+	if g, err := user.LookupGroup(name); err == nil {
+		name = g.Gid
+	}
+	gid, err := strconv.ParseUint(name, 10, 32)
+	if err != nil {
+		return 0, errNoGroup
+	}
+	return uint32(gid), nil
+}
+
+var errNoGroup = errors.New("no such group")
+
 func (d Database) find(match func(name string, uid uint64) bool) (containment.User, error) {
 	path := d.Passwd
 	if path == "" {

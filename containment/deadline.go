@@ -1,0 +1,83 @@
+package containment
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// now is the monotonic clock.
+func (m *Manager) now() time.Duration { return m.cfg.Clock() }
+
+// arm has a process ended when its deadline is over, also when that was while
+// there was no service; the lock is held.
+func (t *turn) arm(p *process) {
+	if p.meta.Deadline == 0 || p.view.Status.State != api.ProcessRunning || p.timer != nil || t.expire == nil {
+		return
+	}
+	id := p.view.ID
+	p.timer = time.AfterFunc(max(0, p.meta.Deadline-t.clock()), func() { t.expire(id) })
+}
+
+// disarm stops the clock of a process that has ended; the lock is held.
+func (p *process) disarm() {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// expire ends a process whose deadline is over, with its descendants. A turn
+// that is ending does that anyway, and a process that has ended was first.
+func (m *Manager) expire(t *turn, id string) {
+	select {
+	case <-m.stop:
+		return // the next service goes on
+	default:
+	}
+	t.mu.Lock()
+	p, h := t.byID[id], t.hold
+	if p == nil || h == nil || p.view.Status.State != api.ProcessRunning || t.view.State == api.StateEnding {
+		t.mu.Unlock()
+		return
+	}
+	grace := m.cfg.Grace
+	if t.graceMS != nil {
+		grace = time.Duration(*t.graceMS) * time.Millisecond
+	}
+	p.fired = time.Now()
+	p.view.Status.EndedBy = api.EndedByDeadline
+	stop := p.stopSignal()
+	t.touch()
+	t.mu.Unlock()
+	m.log.Info("deadline over", "turn", t.id, "process", id, "grace", grace)
+	m.wg.Go(func() {
+		if err := m.save(t); err != nil { // who ended it is to be known after a restart, too
+			m.log.Warn("save the record of a turn", "turn", t.id, "error", err)
+		}
+	})
+	m.wg.Go(func() {
+		ctx, cancel := m.whileOpen(context.Background())
+		defer cancel()
+		if err := h.EndProcess(ctx, id, stop, grace, m.cfg.Bound); err != nil && ctx.Err() == nil {
+			m.log.Warn("end a process at its deadline", "turn", t.id, "process", id, "error", err)
+			t.mu.Lock()
+			t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("%s was not ended at its deadline: %v", id, err))
+			t.mu.Unlock()
+		}
+	})
+}
+
+// whileOpen is a context that ends when the Manager closes.
+func (m *Manager) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-m.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}

@@ -1,0 +1,143 @@
+package containment
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// Join moves the caller's own process, held by its pidfd, into a fresh leaf of
+// the turn. It stays its parent's child, and ends with the turn.
+func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinRequest, peer *os.File) (api.Process, error) {
+	t, err := m.find(id)
+	if err != nil {
+		return api.Process{}, m.over(id, err)
+	}
+	mt, err := m.settleJoin(c, req)
+	if err != nil {
+		return api.Process{}, err
+	}
+	var process string
+	h, err := t.admit(&process, req.MinGrade, req.Epoch)
+	if err != nil {
+		return api.Process{}, err
+	}
+	defer t.inflight.Done()
+	if !h.Facts().Grade.AtLeast(api.GradeCgroup) {
+		return api.Process{}, api.Errorf(api.CodeGradeUnavailable, "turn %s is held at grade %s: a process that runs can be moved into a cgroup only", id, h.Facts().Grade).
+			WithRemedy("launch it through the API instead")
+	}
+	where := func(cgroup string) error { return m.mayJoin(t, c, cgroup) }
+	before := func(st Started) error { return m.enterJoined(t, c, req, mt, st) }
+	within, cancel := context.WithTimeout(ctx, launchBound)
+	defer cancel()
+	err = h.Join(within, process, peer, where, before)
+	for errors.Is(err, ErrUsed) && within.Err() == nil {
+		process = t.nextID()
+		err = h.Join(within, process, peer, where, before)
+	}
+	if err != nil {
+		m.leaveJoined(t, process)
+		return api.Process{}, asAPI(err, api.CodeInternal, "move the caller into turn "+id)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[process].view, nil
+}
+
+func (m *Manager) settleJoin(c Caller, req api.JoinRequest) (mt meta, err error) {
+	if len(req.Argv) > 0 {
+		err = checkArgv(req.Argv)
+	}
+	if err == nil {
+		err = checkCwd(api.LaunchRequest{Cwd: req.Cwd})
+	}
+	if err == nil {
+		err = checkLabels(req.Labels)
+	}
+	if err == nil {
+		err = checkGrade(req.MinGrade)
+	}
+	if err != nil {
+		return mt, err
+	}
+	if c.UID != m.cfg.UID && m.cfg.UID != 0 {
+		return mt, api.Errorf(api.CodeForbidden, "the service runs as uid %d and cannot hold a process of uid %d", m.cfg.UID, c.UID).
+			WithRemedy("use the system service, or one of your own")
+	}
+	mt.Labels = req.Labels
+	mt.Stop, err = stopOf(req.StopSignal)
+	return mt, err
+}
+
+// mayJoin refuses a process that another turn holds, or that is one of this
+// turn's own already.
+func (m *Manager) mayJoin(t *turn, c Caller, cgroup string) error {
+	if in, ok := m.TurnOfCgroup(cgroup); ok && in != t.id {
+		return api.Errorf(api.CodeForbidden, "process %d is in turn %s already", c.PID, in).With("turn", in).
+			WithRemedy("a process is in one turn; launch another through the API")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.procs {
+		same := p.view.Identity.Ino == c.Ino && (c.Ino != 0 || p.view.PID == c.PID)
+		if p.view.Status.State == api.ProcessRunning && same {
+			return api.Errorf(api.CodeBadRequest, "process %d is %s of turn %s already", c.PID, p.view.ID, t.id)
+		}
+	}
+	return nil
+}
+
+// enterJoined records who is about to join: what runs in a turn is known before
+// it is in it.
+func (m *Manager) enterJoined(t *turn, c Caller, req api.JoinRequest, mt meta, st Started) error {
+	if st.At.IsZero() {
+		st.At = time.Now()
+	}
+	t.mu.Lock()
+	p := t.newProcess(Recovered{Started: st, Argv: req.Argv, Cwd: req.Cwd, UID: c.UID}, mt)
+	p.view.InPlace = true
+	t.addProcess(p)
+	t.mu.Unlock()
+	if err := m.save(t); err != nil {
+		return api.Errorf(api.CodeUnavailable, "record the process: %v", err)
+	}
+	return nil
+}
+
+// leaveJoined forgets a process that did not join after all.
+func (m *Manager) leaveJoined(t *turn, process string) {
+	t.mu.Lock()
+	known := t.byID[process] != nil
+	t.removeProcess(process)
+	t.mu.Unlock()
+	if known {
+		if err := m.save(t); err != nil {
+			m.log.Warn("save the record of a turn", "turn", t.id, "error", err)
+		}
+	}
+}
+
+// rejoin finds the processes again that had joined; the lock is not held.
+func (m *Manager) rejoin(t *turn, h Hold) {
+	t.mu.Lock()
+	var joined []api.Process
+	for _, p := range t.procs {
+		if p.view.InPlace && p.view.Status.State == api.ProcessRunning {
+			joined = append(joined, p.view)
+		}
+	}
+	t.mu.Unlock()
+	for _, v := range joined {
+		verdict, err := h.Rejoin(v.ID, v.Identity)
+		if verdict == api.VerdictOwned {
+			continue
+		}
+		m.log.Info("a process that had joined is not found again", "turn", t.id, "process", v.ID, "verdict", verdict, "error", err)
+		t.exited(Exit{Process: v.ID, At: time.Now(), Status: api.Status{State: api.ProcessLost,
+			Why: "it ended, or left the turn, while there was no service"}})
+	}
+}

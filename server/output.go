@@ -1,0 +1,243 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/containment"
+)
+
+// streamer is an answer that writes itself, piece by piece.
+type streamer interface{ stream(c *call) }
+
+// outputAnswer is what GET …/output answers with: raw bytes, or lines.
+type outputAnswer struct {
+	in     containment.Reading
+	off    int64
+	most   int64 // bytes at most; -1: no bound
+	follow bool
+	drain  time.Duration
+	lines  bool
+	start  api.StreamStatus
+}
+
+// output opens the stream and finds where to begin. What comes after that is
+// told within the answer.
+func output(ctx context.Context, c *call) (*outputAnswer, error) {
+	a := &outputAnswer{lines: wantsLines(c.r.Header.Values("Accept"))}
+	name := api.StreamStdout
+	if c.query.Has("stream") {
+		name = api.StreamName(c.query.Get("stream"))
+	}
+	if err := a.parameters(c); err != nil {
+		return nil, err
+	}
+	in, err := c.s.cfg.Engine.Output(ctx, c.turn, c.proc, name)
+	if err != nil {
+		return nil, err
+	}
+	a.in = in
+	if a.start, _, err = in.Status(); err == nil && c.query.Has("tail") {
+		var n int64
+		if n, err = c.number("tail", 0, 1<<62); err == nil {
+			a.off, err = in.Tail(n)
+		}
+	}
+	if err == nil && !a.lines {
+		err = a.skipGap()
+	}
+	if err != nil {
+		in.Close()
+		return nil, asAPI(err, api.CodeInternal, "read output")
+	}
+	return a, nil
+}
+
+func (a *outputAnswer) parameters(c *call) (err error) {
+	if c.query.Has("offset") && c.query.Has("tail") {
+		return api.Errorf(api.CodeBadRequest, "offset and tail are both given").WithRemedy("give one of them")
+	}
+	if a.off, err = c.number("offset", 0, 1<<62); err != nil {
+		return err
+	}
+	if a.most, err = c.number("limit", -1, 1<<62); err != nil {
+		return err
+	}
+	if a.follow, err = c.flag("follow", false); err != nil {
+		return err
+	}
+	if a.drain, err = c.drain(); err == nil && a.drain >= 0 && !a.follow {
+		err = api.Errorf(api.CodeBadRequest, "drain_ms is given, but not follow")
+	}
+	return err
+}
+
+// wantsLines tells whether an Accept header names NDJSON.
+func wantsLines(accept []string) bool {
+	return slices.ContainsFunc(strings.Split(strings.Join(accept, ","), ","), func(s string) bool {
+		t, _, err := mime.ParseMediaType(s)
+		return err == nil && t == api.NDJSON
+	})
+}
+
+// skipGap moves the beginning out of a gap: a raw answer cannot tell of one but
+// in its header.
+func (a *outputAnswer) skipGap() error {
+	for {
+		_, next, gap, err := a.in.ReadAt(make([]byte, 1), a.off)
+		if gap == nil || err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}
+		a.off = next
+	}
+}
+
+// chunk bounds what is read and written at once: what a reader costs, however
+// slow it is.
+const chunk = 64 << 10
+
+func (a *outputAnswer) stream(c *call) {
+	defer a.in.Close()
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(c.s.stopping, func() { cancel(errStopping) })()
+	h := c.w.Header()
+	h.Set(api.GradeHeader, string(a.in.Grade()))
+	h.Set(api.TotalHeader, strconv.FormatInt(a.start.BytesTotal, 10))
+	h.Set(api.DroppedHeader, strconv.FormatInt(a.start.BytesDropped, 10))
+	h.Set(api.OffsetHeader, strconv.FormatInt(a.off, 10))
+	var to sink = &rawSink{w: c.w}
+	if a.lines {
+		h.Set("Content-Type", api.NDJSON)
+		to = &lineSink{w: c.w}
+	} else {
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set("Trailer", api.NextOffsetHeader)
+	}
+	rc := http.NewResponseController(c.w)
+	_ = rc.SetWriteDeadline(time.Time{}) // a reader may be as slow as it likes
+	c.w.WriteHeader(http.StatusOK)
+	if rc.Flush() != nil {
+		return
+	}
+	end, err := a.copy(ctx, to, rc.Flush)
+	if errors.Is(err, errReader) {
+		return // it has gone, there is nobody to tell
+	}
+	end.Grade = a.in.Grade()
+	if err != nil && ctx.Err() == nil {
+		c.s.cfg.Log.Warn("read output", "turn", c.turn, "process", c.proc, "error", err)
+		end.Error = asAPI(err, api.CodeInternal, "read output")
+	}
+	if to.end(end) == nil {
+		h.Set(api.NextOffsetHeader, strconv.FormatInt(a.off, 10))
+	}
+}
+
+// errReader tells that the reader's end is gone.
+var errReader = errors.New("the reader is gone")
+
+// copy hands on what there is, and with follow what comes, until the end, the
+// limit, or a gap that the sink cannot tell of. It returns the last line.
+func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (api.OutputLine, error) {
+	buf := make([]byte, chunk)
+	last := a.start.BytesTotal // without follow, no further
+	over := false              // nothing more is written
+	for ctx.Err() == nil && a.most != 0 {
+		p := buf
+		if a.most > 0 {
+			p = p[:min(a.most, chunk)]
+		}
+		if !a.follow {
+			if a.off >= last {
+				break
+			}
+			p = p[:min(int64(len(p)), last-a.off)]
+		}
+		n, next, gap, err := a.in.ReadAt(p, a.off)
+		switch {
+		case errors.Is(err, io.EOF):
+			return a.last(), nil
+		case err != nil:
+			return a.last(), err
+		case gap != nil:
+			gap.From = a.off
+			goOn, err := to.gap(*gap)
+			if err != nil {
+				return api.OutputLine{}, errReader
+			}
+			a.off = next
+			if !goOn {
+				return a.last(), nil
+			}
+		case n > 0:
+			if to.data(a.off, p[:n]) != nil || flush() != nil {
+				return api.OutputLine{}, errReader
+			}
+			a.off = next
+			if a.most > 0 {
+				a.most -= int64(n)
+			}
+		case over || !a.follow:
+			return a.last(), nil
+		default:
+			if over, err = a.in.Await(ctx, a.off, a.drain); err != nil {
+				return a.last(), err
+			}
+		}
+	}
+	return a.last(), nil
+}
+
+// last is the line after all others.
+func (a *outputAnswer) last() api.OutputLine {
+	line := api.OutputLine{Next: &a.off, Exit: a.in.Exit()}
+	if st, _, err := a.in.Status(); err == nil {
+		line.EOF = st.EOF && a.off >= st.BytesTotal
+	}
+	return line
+}
+
+// sink takes output in one of its forms.
+type sink interface {
+	data(off int64, b []byte) error
+	gap(api.Gap) (goOn bool, err error)
+	end(api.OutputLine) error
+}
+
+// rawSink writes bytes as they are; a gap ends it.
+type rawSink struct{ w io.Writer }
+
+func (s *rawSink) data(_ int64, b []byte) error {
+	_, err := s.w.Write(b)
+	return err
+}
+
+func (s *rawSink) gap(api.Gap) (bool, error) { return false, nil }
+func (s *rawSink) end(api.OutputLine) error  { return nil }
+
+// lineSink writes a JSON value a line.
+type lineSink struct{ w io.Writer }
+
+func (s *lineSink) line(l api.OutputLine) error {
+	_, err := s.w.Write(encode(l))
+	return err
+}
+
+func (s *lineSink) data(off int64, b []byte) error {
+	return s.line(api.OutputLine{Offset: &off, Data: b})
+}
+
+func (s *lineSink) gap(g api.Gap) (bool, error) { return true, s.line(api.OutputLine{Gap: &g}) }
+func (s *lineSink) end(l api.OutputLine) error  { return s.line(l) }
