@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"pinfold.dev/containment"
 )
@@ -38,7 +39,7 @@ const lockWait = 3 * time.Second
 
 func openHistory(path string) (*history, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open history %s: another service has it open", path)
 	}
 	if err != nil {
