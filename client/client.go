@@ -71,36 +71,74 @@ func post[Resp, Req any](ctx context.Context, c *Client, req Req, q url.Values, 
 
 // do is all of the HTTP: one request, with files along, and its answer or error.
 func do[Resp any](ctx context.Context, c *Client, method string, q url.Values, body []byte, files []*os.File, path []string) (Resp, error) {
-	var v Resp
-	u, err := target(q, path)
-	if err != nil {
-		return v, err
-	}
-	load, err := newCargo(files)
-	if err != nil {
-		return v, err
-	}
-	r, err := http.NewRequestWithContext(load.along(ctx), method, u, bytes.NewReader(body))
-	if err != nil {
-		return v, api.Errorf(api.CodeBadRequest, "make request: %v", err)
-	}
+	ask := request{method: method, q: q, files: files, path: path, body: bytes.NewReader(body)}
 	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
+		ask.typ = "application/json"
+	}
+	return read[Resp](ctx, c, ask)
+}
+
+// request is one request as it is asked.
+type request struct {
+	method string
+	q      url.Values
+	path   []string
+	body   io.Reader
+	typ    string // of the body
+	accept string
+	files  []*os.File
+}
+
+// send asks and returns an answer that is 2xx, whose body is to be closed.
+func (c *Client) send(ctx context.Context, ask request) (*http.Response, error) {
+	u, err := target(ask.q, ask.path)
+	if err != nil {
+		return nil, err
+	}
+	load, err := newCargo(ask.files)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(load.along(ctx), ask.method, u, ask.body)
+	if err != nil {
+		return nil, api.Errorf(api.CodeBadRequest, "make request: %v", err)
+	}
+	if ask.typ != "" {
+		r.Header.Set("Content-Type", ask.typ)
+	}
+	if ask.accept != "" {
+		r.Header.Set("Accept", ask.accept)
 	}
 	resp, err := c.client().Do(r)
 	if err != nil {
-		return v, broken(ctx, method, r.URL.Path, err)
+		return nil, broken(ctx, ask.method, r.URL.Path, err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return v, broken(ctx, method, r.URL.Path, err)
+		return nil, broken(ctx, ask.method, r.URL.Path, err)
 	}
-	if resp.StatusCode/100 != 2 {
-		return v, refusal(resp, b)
+	return nil, refusal(resp, b)
+}
+
+// read asks and decodes the answer.
+func read[Resp any](ctx context.Context, c *Client, ask request) (Resp, error) {
+	var v Resp
+	resp, err := c.send(ctx, ask)
+	if err != nil {
+		return v, err
+	}
+	defer resp.Body.Close()
+	at := resp.Request.URL.Path
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return v, broken(ctx, ask.method, at, err)
 	}
 	if err := json.Unmarshal(b, &v); err != nil {
-		return v, api.Errorf(api.CodeInternal, "read the answer to %s %s: %v", method, r.URL.Path, err)
+		return v, api.Errorf(api.CodeInternal, "read the answer to %s %s: %v", ask.method, at, err)
 	}
 	return v, nil
 }

@@ -151,7 +151,7 @@ func TestIDsAndTextAreChecked(t *testing.T) {
 		}
 	}
 	for where, req := range map[string]api.LaunchRequest{
-		"Argv[1]":         {Argv: []string{"a", "\xff"}},
+		"User":            {User: "\xff"},
 		"Labels[\"k\"]":   {Labels: map[string]string{"k": "\xff"}},
 		"a key of Labels": {Labels: map[string]string{"\xff": ""}},
 	} {

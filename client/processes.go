@@ -9,16 +9,16 @@ import (
 )
 
 // Launch starts a process in a turn. The files travel with the request; a
-// stream whose mode is pass names one by its index. They stay the caller's.
+// stream whose mode is pass names one by its index. They stay the caller's. Words of argv and env need not be UTF-8.
 func (c *Client) Launch(ctx context.Context, turn string, req api.LaunchRequest, files ...*os.File) (api.Process, error) {
-	return post[api.Process](ctx, c, req, nil, files, "turns", turn, "processes")
+	return post[api.Process](ctx, c, launchable(req), nil, files, "turns", turn, "processes")
 }
 
 // Run is Launch and WaitProcess in one request. When ctx ends first, the error
 // is ctx's and the process goes on. A service that stops meanwhile answers with
 // the process as it is then: it may be running still.
 func (c *Client) Run(ctx context.Context, turn string, req api.LaunchRequest, files ...*os.File) (api.Process, error) {
-	return post[api.Process](ctx, c, req, url.Values{"wait": {"true"}}, files, "turns", turn, "processes")
+	return post[api.Process](ctx, c, launchable(req), url.Values{"wait": {"true"}}, files, "turns", turn, "processes")
 }
 
 // Processes lists what was launched in a turn, oldest first.
@@ -40,4 +40,21 @@ func (c *Client) WaitProcess(ctx context.Context, turn, process string) (api.Pro
 // Signal sends a signal to a launched process, through its handle.
 func (c *Client) Signal(ctx context.Context, turn, process string, req api.SignalRequest) (api.SignalAnswer, error) {
 	return post[api.SignalAnswer](ctx, c, req, nil, nil, "turns", turn, "processes", process, "signal")
+}
+
+// Acknowledge says that a process's exit and output were taken: the service
+// keeps the output no longer.
+func (c *Client) Acknowledge(ctx context.Context, turn, process string) (api.Process, error) {
+	return post[api.Process](ctx, c, struct{}{}, nil, nil, "turns", turn, "processes", process, "ack")
+}
+
+// Resize changes the size of a process's terminal.
+func (c *Client) Resize(ctx context.Context, turn, process string, req api.ResizeRequest) (api.ResizeAnswer, error) {
+	return post[api.ResizeAnswer](ctx, c, req, nil, nil, "turns", turn, "processes", process, "resize")
+}
+
+// Join moves this very process into a turn: it stays its parent's child, and
+// ends with the turn.
+func (c *Client) Join(ctx context.Context, turn string, req api.JoinRequest) (api.Process, error) {
+	return post[api.Process](ctx, c, req, nil, nil, "turns", turn, "join")
 }

@@ -4,7 +4,30 @@ import (
 	"reflect"
 	"strconv"
 	"unicode/utf8"
+
+	"pinfold.dev/api"
 )
+
+// asBytes has words travel as bytes when one of them is not UTF-8.
+func asBytes(text *[]string, raw *[][]byte) {
+	for _, w := range *text {
+		if utf8.ValidString(w) || len(*raw) > 0 {
+			continue
+		}
+		for _, w := range *text {
+			*raw = append(*raw, []byte(w))
+		}
+		*text = nil
+		return
+	}
+}
+
+// launchable makes a request that JSON can carry.
+func launchable(req api.LaunchRequest) api.LaunchRequest {
+	asBytes(&req.Argv, &req.ArgvB64)
+	asBytes(&req.Env, &req.EnvB64)
+	return req
+}
 
 // notUTF8 finds a string in v that is not UTF-8, and says where.
 func notUTF8(v any) (where string, bad bool) { return badText(reflect.ValueOf(v), "") }
@@ -14,6 +37,9 @@ func badText(v reflect.Value, at string) (string, bool) {
 	case reflect.String:
 		return at, !utf8.ValidString(v.String())
 	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return "", false // bytes travel as base64
+		}
 		for i := range v.Len() {
 			if w, bad := badText(v.Index(i), at+"["+strconv.Itoa(i)+"]"); bad {
 				return w, true

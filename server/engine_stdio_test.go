@@ -137,6 +137,8 @@ func (m *memory) Input(ctx context.Context, turn, proc string, epoch int64, data
 	if m.stdin == nil {
 		return "", api.Errorf(api.CodeStdinClosed, "nobody reads")
 	}
+	m.writers.Add(1)
+	defer m.writers.Add(-1)
 	if len(data) > 0 {
 		select {
 		case m.stdin <- string(data):

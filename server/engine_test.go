@@ -29,6 +29,7 @@ type memory struct {
 	panics  atomic.Bool
 	streams map[api.StreamName]*stream
 	stdin   chan string
+	writers atomic.Int32 // to stdin, just now
 }
 
 func newMemory() *memory {
