@@ -205,3 +205,16 @@ func (o *memOutput) Wait(ctx context.Context, total int64) error {
 }
 
 func (o *memOutput) Close() error { return nil }
+
+// Processes are the launches, for a service that has found the hold again.
+func (x *memHold) Processes() (out []Recovered) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.found {
+		return nil
+	}
+	for i, id := range x.launched {
+		out = append(out, Recovered{Started: Started{Process: id, PID: 1000 + i}, Argv: []string{"x"}, Meta: x.metas[id]})
+	}
+	return out
+}

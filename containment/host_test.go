@@ -16,10 +16,11 @@ import (
 // orders of events that a kernel gives only now and then. What the kernel does
 // is tested in package integration, on real ones.
 type memHost struct {
-	mu    sync.Mutex
-	holds []*memHold
-	err   error
-	setUp func(*memHold) // before the hold is handed out
+	mu      sync.Mutex
+	holds   []*memHold
+	err     error
+	recover bool           // a later service finds the first hold again
+	setUp   func(*memHold) // before the hold is handed out
 }
 
 func (h *memHost) Grade() api.Grade                  { return api.GradeCgroup }
@@ -43,6 +44,14 @@ func (h *memHost) Begin(ctx context.Context, s Spec, hooks Hooks) (Hold, error) 
 }
 
 func (h *memHost) Recover(ctx context.Context, turn string, f Facts, hooks Hooks) (Hold, api.Verdict, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, x := range h.holds {
+		if h.recover && x.facts.CgroupLine == f.CgroupLine {
+			x.hooks, x.found = hooks, true
+			return x, api.VerdictOwned, nil
+		}
+	}
 	return nil, api.VerdictUnverifiable, errors.New("not remembered")
 }
 
@@ -63,9 +72,14 @@ type memHold struct {
 	fenceStuck bool            // Fence is not acknowledged
 	late       func()          // runs at the start of Launch, before the fence is looked at
 	termEnds   bool            // processes go when asked
-	reader     chan string     // what takes stdin; nil: it is closed
-	ended      []string        // by EndProcess
-	joinFrom   string          // the cgroup of who joins
+	found      bool            // again, by a later service
+	asked      int             // launches
+	lastMeta   string
+	metas      map[string]string
+	launchErr  error
+	reader     chan string // what takes stdin; nil: it is closed
+	ended      []string    // by EndProcess
+	joinFrom   string      // the cgroup of who joins
 	joinErr    error
 	gone       chan struct{} // closed when stuck survivors may go; nil: never
 }
@@ -78,6 +92,15 @@ func (x *memHold) Launch(ctx context.Context, l Launch, _ []*os.File) (Started, 
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.asked++
+	x.lastMeta = l.Meta
+	if x.launchErr != nil {
+		return Started{}, x.launchErr
+	}
+	if x.metas == nil {
+		x.metas = map[string]string{}
+	}
+	x.metas[l.Process] = l.Meta
 	if x.used[l.Process] {
 		return Started{}, ErrUsed
 	}
@@ -205,7 +228,6 @@ func (x *memHold) Kill(ctx context.Context, bound time.Duration) (Killed, error)
 
 func (x *memHold) Census(ctx context.Context) ([]api.Outside, error) { return nil, nil }
 func (x *memHold) Usage() api.Usage                                  { return api.NoUsage() }
-func (x *memHold) Processes() []Recovered                            { return nil }
 func (x *memHold) Close() error                                      { return nil }
 
 func (x *memHold) Alone() bool { return true }
