@@ -19,6 +19,8 @@ func keeping(t *testing.T) (*service, *stream) {
 	s := start(t, Config{})
 	s.engine.add("one", 0)
 	out := newStream()
+	s.engine.mu.Lock()
+	defer s.engine.mu.Unlock()
 	s.engine.streams = map[api.StreamName]*stream{api.StreamStdout: out}
 	return s, out
 }
@@ -252,7 +254,7 @@ func (c *counter) Read(p []byte) (int, error) {
 
 func TestStdinGoesAsFastAsItIsRead(t *testing.T) {
 	s, _ := keeping(t)
-	s.engine.stdin = make(chan string)
+	stdin := s.engine.openStdin()
 	want := strings.Repeat("sixteen letters\n", 1<<19) // 8 MiB
 	taken := make(chan int, 1<<20)
 	done := make(chan error, 1)
@@ -273,7 +275,7 @@ func TestStdinGoesAsFastAsItIsRead(t *testing.T) {
 		}
 	}
 	var got strings.Builder
-	for piece := range s.engine.stdin {
+	for piece := range stdin {
 		got.WriteString(piece)
 	}
 	if err := <-done; err != nil || a.Bytes != int64(len(want)) || !a.Closed || got.String() != want {
@@ -293,7 +295,7 @@ func TestStdinThatNobodyReads(t *testing.T) {
 // A client that goes while its process does not read leaves nothing behind.
 func TestWriterThatVanishes(t *testing.T) {
 	s, _ := keeping(t)
-	s.engine.stdin = make(chan string)
+	s.engine.openStdin()
 	conn, err := net.Dial("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)
