@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"errors"
 	"strconv"
 
 	"pinfold.dev/api"
@@ -37,8 +38,14 @@ func (m *Manager) whom(c Caller, req api.LaunchRequest) (u User, set bool, err e
 	return u, true, nil
 }
 
+// nobody is -1, which means to leave an id as it is, see setresuid(2).
+const nobody = 1<<32 - 1
+
 func (m *Manager) group(name string) (uint32, error) {
 	gid, err := m.cfg.Users.Group(name)
+	if err == nil && gid == nobody {
+		err = errors.New("no such group")
+	}
 	if err != nil {
 		return 0, api.Errorf(api.CodeLaunchRefused, "look up group %q: %v", name, err).
 			WithRemedy("name a group of this host, or a gid").With("step", "user")
@@ -85,7 +92,7 @@ func (m *Manager) named(name string, grouped bool) (User, error) {
 	e := api.Errorf(api.CodeLaunchRefused, "look up user %q: %v", name, err).With("step", "user")
 	uid, nerr := strconv.ParseUint(name, 10, 32)
 	switch {
-	case nerr != nil:
+	case nerr != nil || uid == nobody:
 		return u, e.WithRemedy("name a user of this host, or a uid")
 	case !grouped:
 		return u, e.WithRemedy("name a group, too: this host has no entry for the uid")

@@ -30,3 +30,18 @@ func TestByName(t *testing.T) {
 		}
 	}
 }
+
+func TestGroup(t *testing.T) {
+	var d Database
+	if gid, err := d.Group("root"); err != nil || gid != 0 {
+		t.Errorf("root: %d (%v)", gid, err)
+	}
+	if gid, err := d.Group("987654"); err != nil || gid != 987654 {
+		t.Errorf("a number without an entry: %d (%v)", gid, err)
+	}
+	for _, name := range []string{"", "no-such-group", "-1", "4294967296"} {
+		if gid, err := d.Group(name); err == nil {
+			t.Errorf("%q: %d", name, gid)
+		}
+	}
+}
