@@ -54,6 +54,12 @@ type keeper struct {
 	sweeps   int      // how often to try that again before the next reaping
 	reapDue  bool     // children may have ended
 
+	spools      string // directory of the spools, or empty
+	output      int64  // bytes that they took in
+	outputMax   int64  // bound of that, or 0
+	outputMaxed bool   // it was announced
+	buf         []byte // for all reads of streams; nil until there is one
+
 	garbage garbage
 }
 

@@ -24,6 +24,7 @@ type process struct {
 	pidfd   int // -1 once it has ended
 	child   *spawn.Child
 	ended   *sys.Child // reaped before it was decided
+	io      stdio
 	asked   question
 }
 
@@ -87,6 +88,12 @@ func (k *keeper) admit(l *wire.Launch, fds int) *wire.Error {
 			return refusal(wire.ErrProtocol, "stdio names descriptor "+itoa(fd)+" of "+itoa(fds))
 		}
 	}
+	if err := k.admitStdio(l); err != nil {
+		return err
+	}
+	if err := admitAttributes(l, fds); err != nil {
+		return err
+	}
 	if k.work.frozen() {
 		return refusal(wire.ErrFrozen, "the turn's cgroup is frozen")
 	}
@@ -106,14 +113,12 @@ func validName(s string) bool {
 
 // start clones the child into its leaf, or moves it there at the gate.
 func (k *keeper) start(p *process, l *wire.Launch, fds []int, leaf int) *wire.Error {
-	s := spawn.Spec{Argv: l.Argv, Env: l.Env, Dir: l.Cwd, Stdio: k.stdio(l, fds), Cgroup: leaf}
-	if s.Dir == "" {
-		s.Dir = "/"
+	s := spawn.Spec{Argv: l.Argv, Env: l.Env, Dir: l.Cwd, Cgroup: leaf}
+	defer p.io.handOver()
+	if err := k.openStdio(p, l, fds, &s); err != nil {
+		return err
 	}
-	if l.SetUser {
-		// Without privilege one's own groups cannot be set, only kept.
-		s.User = &spawn.User{UID: l.UID, GID: l.GID, Groups: l.Groups, SetGroups: k.uid == 0}
-	}
+	k.addAttributes(&s, l, fds)
 	if !k.gate {
 		c, err := k.spawner.Start(&s)
 		if err == nil {
@@ -153,17 +158,6 @@ func (k *keeper) startGated(p *process, s spawn.Spec, leaf int) *wire.Error {
 	return nil
 }
 
-// stdio resolves the three streams.
-func (k *keeper) stdio(l *wire.Launch, fds []int) (s [3]int) {
-	for i, fd := range []int{l.Stdin, l.Stdout, l.Stderr} {
-		s[i] = k.null
-		if fd >= 0 {
-			s[i] = fds[fd]
-		}
-	}
-	return s
-}
-
 // gateHelps tells whether a refused clone may go another way.
 func gateHelps(err error) bool {
 	var e *spawn.Error
@@ -192,6 +186,10 @@ func (k *keeper) explain(p *process, err error) *wire.Error {
 		}
 	case spawn.StepUser:
 		kind = wire.ErrUser
+	case spawn.StepStdio, spawn.StepTerminal:
+		kind = wire.ErrStdio
+	case spawn.StepRlimit, spawn.StepNice, spawn.StepOOM, spawn.StepNoNewPrivs:
+		return refusalOf(wire.ErrAttribute, e.Step.Do(e.Path), attributeOf(e), e.Errno)
 	case spawn.StepCwd:
 		kind, path = wire.ErrCwd, p.started.Cwd
 	case spawn.StepExec:
@@ -238,6 +236,9 @@ func (k *keeper) decide(p *process) {
 	}
 	k.poll.remove(p.child.Status)
 	_ = sys.Close(p.child.Status)
+	if p.started.Cwd != "" {
+		p.started.Cwd = p.child.Dir
+	}
 	p.child = nil
 	_ = sys.SetDumpable(false) // setuid in our memory sets it to what sysctl fs.suid_dumpable says
 	if err != nil {
@@ -267,6 +268,7 @@ func (k *keeper) failed(p *process, err error) {
 
 // notStarted leaves nothing of a launch but a line in the journal.
 func (k *keeper) notStarted(p *process, err *wire.Error) {
+	p.io.discard()
 	k.dropLeaf(p.started.Process)
 	k.journal.write(wire.Entry{Fact: wire.FactNotStarted, Process: p.started.Process, Error: err})
 }
@@ -274,6 +276,7 @@ func (k *keeper) notStarted(p *process, err *wire.Error) {
 func (k *keeper) succeeded(p *process) {
 	k.launched++
 	k.order = append(k.order, p)
+	k.watchStdio(p)
 	k.journal.write(wire.Entry{Fact: wire.FactStarted, Process: p.started.Process, Started: &p.started})
 	k.send(p.asked.c, wire.Message{ID: p.asked.id, Started: &p.started}, []int{p.pidfd})
 	k.announce(wire.Message{Event: wire.EventStarted, Started: &p.started}, p.pidfd, p.asked.c)
@@ -290,7 +293,11 @@ func (k *keeper) end(p *process, c *sys.Child) {
 		p.exit.Code = c.Status
 	default:
 		p.exit.Signal, p.exit.Core = c.Status, c.Code == sys.CldDumped
+		if c.Status == int(syscall.SIGKILL) {
+			p.exit.OOMKills = k.work.oomKills(p.started.Process)
+		}
 	}
+	k.settleStdio(p)
 	k.journal.write(wire.Entry{Fact: wire.FactExit, Process: p.started.Process, Exit: p.exit})
 	k.announce(wire.Message{Event: wire.EventExit, Exit: p.exit}, -1, nil)
 	_ = sys.Close(p.pidfd)
@@ -320,7 +327,7 @@ func (k *keeper) forget() {
 		return
 	}
 	k.order = slices.DeleteFunc(k.order, func(p *process) bool {
-		if p.exit == nil || k.ended <= endedKept*3/4 {
+		if p.exit == nil || p.io.busy() || k.ended <= endedKept*3/4 {
 			return false
 		}
 		k.ended -= p.size()

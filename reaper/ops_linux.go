@@ -44,6 +44,14 @@ func (k *keeper) dispatch(c *conn, m *wire.Message, fds []int) {
 		}
 	case m.Op == wire.OpSignal && m.Signal != nil:
 		err = k.signal(m.Signal)
+	case m.Op == wire.OpInput && m.Input != nil:
+		if err = k.input(question{c, m.ID}, m.Input); err == nil {
+			return // answered when it is taken
+		}
+	case m.Op == wire.OpResize && m.Resize != nil:
+		err = k.resize(m.Resize)
+	case m.Op == wire.OpCloseTTY && m.Input != nil:
+		err = k.hangUp(m.Input)
 	case m.Op == wire.OpFence:
 		k.fenced = true
 		k.fences = append(k.fences, question{c, m.ID})
@@ -69,8 +77,8 @@ func (k *keeper) refuse(c *conn, id uint64, err *wire.Error) {
 	k.send(c, wire.Message{ID: id, Error: err}, nil)
 }
 
-// Protocol is the version of internal/wire's protocol that this keeper Protocol.
-const Protocol = 1
+// Protocol is the version of internal/wire's protocol that this keeper speaks.
+const Protocol = 2
 
 // hello checks whose service it is, and tells it everything. The first nonce
 // ever is the turn's.
@@ -96,7 +104,7 @@ func (k *keeper) hello(c *conn, id uint64, h *wire.Hello) {
 	k.nonce, c.greeted = h.Nonce, true
 	answer := wire.Hello{
 		Version: Protocol, Turn: k.opts.Turn, Nonce: k.nonce, PID: os.Getpid(), Build: k.opts.Build,
-		Fenced: k.fenced, Held: k.work != nil, Dropped: k.dropped,
+		Fenced: k.fenced, Held: k.work != nil, Dropped: k.dropped, OutputMaxed: k.outputMaxed,
 	}
 	fds := k.listProcesses(&answer, h.Skip)
 	k.send(c, wire.Message{ID: id, Hello: &answer}, fds)
@@ -129,6 +137,9 @@ func (k *keeper) listProcesses(h *wire.Hello, skip int) (fds []int) {
 // signal goes to a launched process through its handle. Nobody but us reaps it,
 // so its number is safe too, where there is no pidfd_send_signal.
 func (k *keeper) signal(s *wire.Signal) *wire.Error {
+	if s.Foreground {
+		return k.signalForeground(s)
+	}
 	p := k.procs[s.Process]
 	if p == nil || p.deciding() || p.pidfd < 0 {
 		return refusal(wire.ErrNotFound, "no such process, or it has ended: "+s.Process)
@@ -162,6 +173,7 @@ func (k *keeper) answerFences() {
 
 // quitNow answers, and has the loop end. The peer gets a moment to read.
 func (k *keeper) quitNow(c *conn, id uint64) {
+	k.closeStdio()
 	k.send(c, wire.Message{ID: id}, nil)
 	for len(c.out) > 0 && !c.closed && sys.WaitWritable(c.fd, 200) {
 		c.flush(k)
@@ -172,6 +184,9 @@ func (k *keeper) quitNow(c *conn, id uint64) {
 // sizeOf is about how many bytes a request brought.
 func sizeOf(m *wire.Message) int {
 	n := 256
+	if m.Input != nil {
+		n += 3 * len(m.Input.Data) // as text, and decoded
+	}
 	if l := m.Launch; l != nil {
 		for _, list := range [][]string{l.Argv, l.Env} {
 			for _, s := range list {

@@ -119,6 +119,7 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 	case k.sweepPause() > 0:
 		guard("sweep", k.sweepAgain)
 	case k.garbage.pause() > 0:
+		k.buf = nil
 		k.garbage.collect()
 	}
 	if len(k.censuses) > 0 {

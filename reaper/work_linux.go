@@ -32,7 +32,8 @@ func (k *keeper) hold(h *wire.Hold) *wire.Error {
 		}
 		k.work = w
 	}
-	k.gate = h.Gate
+	k.gate, k.spools, k.outputMax = h.Gate, h.Spool, h.OutputMax
+	k.checkOutput()
 	return nil
 }
 
@@ -129,6 +130,17 @@ func (w *work) makeLeaf(name string) (fd int, id uint64, err error) {
 	}
 	_ = sys.Rmdirat(w.dir, name)
 	return -1, 0, err
+}
+
+// oomKills is how many processes of a leaf the kernel has ended for want of
+// memory; 0 where nobody counts.
+func (w *work) oomKills(leaf string) int64 {
+	b, err := sys.ReadFileAt(w.dir, leaf+"/memory.events")
+	if err != nil {
+		return 0
+	}
+	n, _ := sys.ParseKV(b, "oom_kill")
+	return n
 }
 
 // moveInto moves a process into a leaf and makes sure of it.

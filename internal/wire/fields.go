@@ -42,7 +42,6 @@ func (h *Hello) fields(c *coder) {
 	c.flag("more", &h.More)
 	signed(c, "dropped", &h.Dropped, omit)
 	c.flag("output_maxed", &h.OutputMaxed)
-	c.flag("output_maxed", &h.OutputMaxed)
 }
 
 func (p *Process) fields(c *coder) {
@@ -143,6 +142,7 @@ func (e *Exit) fields(c *coder) {
 func (s *Signal) fields(c *coder) {
 	str(c, "process", &s.Process, keep)
 	signed(c, "number", &s.Number, keep)
+	c.flag("foreground", &s.Foreground)
 }
 
 func (f *Fenced) fields(c *coder) {

@@ -311,6 +311,10 @@ type Exit struct {
 type Signal struct {
 	Process string `json:"process"`
 	Number  int    `json:"number"`
+	// Foreground, of version 2, sends it to the foreground group of the
+	// process's terminal instead: SIGINT, SIGQUIT and SIGTSTP only.
+	// ErrNotTerminal: it has none.
+	Foreground bool `json:"foreground,omitempty"`
 }
 
 // Fenced acknowledges the fence: how many launches there ever were.

@@ -14,6 +14,20 @@ type args struct {
 	status    int // write end of the status pipe
 	gate      int // read end of the gate, or -1
 	gateWrite int // the keeper's end of it, or -1
+	extra     *extra
+	nextra    uintptr
+	base      int // above every number that the child is to have
+	tty       uintptr
+	umask     uintptr
+	limits    *limit
+	nlimits   uintptr
+	nice      uintptr
+	oomText   *byte
+	oomLen    uintptr
+	setNice   bool
+	noPrivs   bool // no_new_privs
+	nearest   bool // or the nearest parent of dir
+	private   bool // memory is a copy
 	setUser   bool
 	setGroups bool
 	uid, gid  uintptr
@@ -21,11 +35,12 @@ type args struct {
 	ngroups   uintptr
 	reset     uint64 // signals to give their default disposition
 	nofile    inherited.Limit
-	dir       *byte
+	dir       *byte // may be cut short by the child
+	dirLen    uintptr
 	paths     **byte // NUL-terminated strings, nil-terminated list; so the two below
 	argv      **byte
 	envv      **byte
-	report    [3]uint32 // step, errno, index into paths
+	report    [3]uint32 // step, errno, and what the step says more: an index, or a length
 
 	clone cloneArgs // the parent's, for the time of the call; on the heap as all this
 	pidfd int32
@@ -55,23 +70,19 @@ const (
 func child(a *args) {
 	resetSignals(a.reset)
 	syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	if a.tty != 0 {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_IOCTL, a.tty, syscall.TIOCSCTTY, 0); e != 0 {
+			fail(a, StepTerminal, e, 0)
+		}
+	}
 	if e := setFDs(a); e != 0 {
 		fail(a, StepStdio, e, 0)
 	}
 	if a.gate >= 0 && !passGate(a) {
 		exit(127)
 	}
-	if a.nofile.Hard != 0 {
-		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&a.nofile)), 0, 0, 0)
-	}
-	if a.setUser {
-		if e := setUser(a); e != 0 {
-			fail(a, StepUser, e, 0)
-		}
-	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(a.dir)), 0, 0); e != 0 {
-		fail(a, StepCwd, e, 0)
-	}
+	setAttributes(a)
+	enter(a)
 	var none uint64
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&none)), 0, 8, 0, 0)
 	execute(a)
@@ -92,45 +103,103 @@ func resetSignals(set uint64) {
 	}
 }
 
-// setFDs puts the three streams in place and closes everything else but the
+// setFDs puts the descriptors in place and closes everything else but the
 // pipes, so that a child that is held up keeps no connection of the keeper's
-// open. Before Linux 5.9 execve closes them.
+// open. Before Linux 5.9 execve closes them. What is in the way of a number
+// that the child is to have moves above all of them first.
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func setFDs(a *args) syscall.Errno {
-	in, out, err := uintptr(a.fds[0]), uintptr(a.fds[1]), uintptr(a.fds[2])
-	if in < 3 {
-		in, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, in, fDupfdCloexec, 3)
-	}
-	if out < 3 {
-		out, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, out, fDupfdCloexec, 3)
-	}
-	if err < 3 {
-		err, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, err, fDupfdCloexec, 3)
-	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, in, 0, 0); e != 0 {
+	if e := lift(&a.status, a.base); e != 0 {
 		return e
 	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, out, 1, 0); e != 0 {
+	if e := lift(&a.gate, a.base); e != 0 {
 		return e
 	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, err, 2, 0); e != 0 {
+	for i := range a.fds {
+		if e := lift(&a.fds[i], a.base); e != 0 {
+			return e
+		}
+	}
+	for i := range a.nextra {
+		x := (*extra)(unsafe.Add(unsafe.Pointer(a.extra), i*unsafe.Sizeof(*a.extra)))
+		if e := lift(&x.fd, a.base); e != 0 {
+			return e
+		}
+	}
+	if a.gate >= 0 {
+		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(a.gateWrite), 0, 0)
+	}
+	if e := place(a); e != 0 {
 		return e
+	}
+	closeOthers(a)
+	return 0
+}
+
+// lift moves a descriptor to base or above, and leaves -1 alone.
+//
+//go:nosplit
+//go:norace
+func lift(fd *int, base int) syscall.Errno {
+	if *fd < 0 || *fd >= base {
+		return 0
+	}
+	n, _, e := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(*fd), fDupfdCloexec, uintptr(base))
+	if e == 0 {
+		*fd = int(n)
+	}
+	return e
+}
+
+// place gives the descriptors the numbers that the child is to have.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func place(a *args) syscall.Errno {
+	for i := range a.fds {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(a.fds[i]), uintptr(i), 0); e != 0 {
+			return e
+		}
+	}
+	for i := range a.nextra {
+		x := (*extra)(unsafe.Add(unsafe.Pointer(a.extra), i*unsafe.Sizeof(*a.extra)))
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(x.fd), uintptr(x.number), 0); e != 0 {
+			return e
+		}
+	}
+	return 0
+}
+
+// closeOthers closes all but the child's descriptors, which ascend, and the
+// pipes, which are above them.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func closeOthers(a *args) {
+	next := uintptr(3)
+	for i := range a.nextra {
+		x := (*extra)(unsafe.Add(unsafe.Pointer(a.extra), i*unsafe.Sizeof(*a.extra)))
+		if n := uintptr(x.number); n > next {
+			syscall.RawSyscall(sysCloseRange, next, n-1, 0)
+		}
+		next = uintptr(x.number) + 1
 	}
 	low, high := uintptr(a.status), uintptr(a.status)
 	if a.gate >= 0 {
-		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(a.gateWrite), 0, 0)
 		low, high = min(low, uintptr(a.gate)), max(high, uintptr(a.gate))
 	}
-	if low > 3 {
-		syscall.RawSyscall(sysCloseRange, 3, low-1, 0)
+	if low > next {
+		syscall.RawSyscall(sysCloseRange, next, low-1, 0)
 	}
 	if high > low+1 {
 		syscall.RawSyscall(sysCloseRange, low+1, high-1, 0)
 	}
 	syscall.RawSyscall(sysCloseRange, high+1, 1<<31-1, 0)
-	return 0
 }
 
 // passGate waits until the keeper opens the gate. The end of the pipe means
@@ -147,21 +216,6 @@ func passGate(a *args) bool {
 		}
 		return e == 0 && n == 1
 	}
-}
-
-//go:nosplit
-//go:norace
-func setUser(a *args) syscall.Errno {
-	if a.setGroups {
-		if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, a.ngroups, uintptr(unsafe.Pointer(a.groups)), 0); e != 0 {
-			return e
-		}
-	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESGID, a.gid, a.gid, a.gid); e != 0 {
-		return e
-	}
-	_, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, a.uid, a.uid, a.uid)
-	return e
 }
 
 // execute tries one path after the other as execvp does: what is missing is
@@ -214,10 +268,16 @@ func execOne(a *args, p *byte) syscall.Errno {
 //
 //go:nosplit
 //go:norace
-func fail(a *args, step Step, e syscall.Errno, path uintptr) {
-	a.report = [3]uint32{uint32(step), uint32(e), uint32(path)}
-	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(a.status), uintptr(unsafe.Pointer(&a.report)), unsafe.Sizeof(a.report))
+func fail(a *args, step Step, e syscall.Errno, index uintptr) {
+	tell(a, step, e, index)
 	exit(127)
+}
+
+//go:nosplit
+//go:norace
+func tell(a *args, step Step, e syscall.Errno, index uintptr) {
+	a.report = [3]uint32{uint32(step), uint32(e), uint32(index)}
+	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(a.status), uintptr(unsafe.Pointer(&a.report)), unsafe.Sizeof(a.report))
 }
 
 //go:nosplit

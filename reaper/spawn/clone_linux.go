@@ -36,15 +36,19 @@ func childEntry() uintptr {
 func (c *Child) clone(cgroup int) syscall.Errno {
 	a := c.args
 	a.pidfd = -1
+	vm := uintptr(cloneVM)
+	if a.private {
+		vm = 0
+	}
 	var r uintptr
 	if cgroup < 0 {
 		a.reset = ^uint64(0)
-		r = cloneBlocked(syscall.SYS_CLONE, cloneVM|clonePidfd|uintptr(syscall.SIGCHLD),
+		r = cloneBlocked(syscall.SYS_CLONE, vm|clonePidfd|uintptr(syscall.SIGCHLD),
 			c.stack+stackSize, uintptr(unsafe.Pointer(&a.pidfd)), childEntry(), a)
 	} else {
 		a.reset = c.owner.ignored()
 		a.clone = cloneArgs{
-			flags: cloneVM | clonePidfd | cloneClearSig | cloneIntoCgroup, exitSignal: uint64(syscall.SIGCHLD),
+			flags: uint64(vm) | clonePidfd | cloneClearSig | cloneIntoCgroup, exitSignal: uint64(syscall.SIGCHLD),
 			pidfd: uint64(uintptr(unsafe.Pointer(&a.pidfd))),
 			stack: uint64(c.stack), stackSize: stackSize, cgroup: uint64(cgroup),
 		}

@@ -16,13 +16,10 @@
 package spawn
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
-
-	"pinfold.dev/reaper/spawn/inherited"
 )
 
 // Step is a step of a start.
@@ -31,8 +28,13 @@ type Step uint32
 // The steps, in the order in which the child takes them.
 const (
 	StepClone Step = iota + 1
+	StepTerminal
 	StepStdio
+	StepRlimit
+	StepNice
+	StepOOM
 	StepUser
+	StepNoNewPrivs
 	StepCwd
 	StepExec
 )
@@ -50,7 +52,8 @@ func (e *Error) Error() string { return e.Step.Do(e.Path) + ": " + e.Errno.Error
 
 // Do says what the step does to path, which may be empty.
 func (s Step) Do(path string) string {
-	verb := [...]string{"start", "clone into", "set up descriptors", "become user", "change to directory", "execute"}[min(s, StepExec)]
+	verb := [...]string{"start", "clone into", "take the terminal", "set up descriptors", "set resource limit", "set priority",
+		"set oom_score_adj", "become user", "set no_new_privs", "change to directory", "execute"}[min(s, StepExec)]
 	if path != "" {
 		verb += " " + path
 	}
@@ -66,12 +69,35 @@ type Spec struct {
 	Env   []string
 	Dir   string
 	Stdio [3]int
-	User  *User // nil: as we are
+	// Extra gives the child more descriptors, no number twice.
+	Extra []FD
+	// TTY is a terminal to be the controlling one, or 0. It is none of the
+	// child's descriptors for that.
+	TTY  int
+	User *User // nil: as we are
+	// What is nil is left as it is here. Limits and priority are set with our
+	// rights, the score with the user's, who may only raise it.
+	Umask       *int
+	Rlimits     []Rlimit
+	Nice        *int
+	OOMScoreAdj *int
+	NoNewPrivs  bool
+	// Nearest goes to the nearest parent of Dir that the user may enter.
+	Nearest bool
 	// Cgroup is the cgroup v2 directory to be born in (CLONE_INTO_CGROUP,
 	// Linux 5.7; any descriptor of it, also O_PATH), or -1.
 	Cgroup int
 	// Gate holds the child until Open; it exits if we die before.
 	Gate bool
+}
+
+// FD is a descriptor of ours, and the number (3 or more) that it gets.
+type FD struct{ FD, Number int }
+
+// Rlimit is a resource limit, as prlimit(2) takes it.
+type Rlimit struct {
+	Resource   int
+	Soft, Hard uint64
 }
 
 // User is whom to become. Groups are set only if SetGroups.
@@ -97,10 +123,13 @@ type Child struct {
 	PID    int
 	PIDFD  int
 	Status int
+	// Dir is where it was started, once that is decided.
+	Dir string
 
 	gate   int
 	stack  uintptr
 	paths  []string
+	limits []Rlimit
 	args   *args
 	report *Error
 	owner  *Spawner
@@ -115,7 +144,7 @@ func (s *Spawner) Start(spec *Spec) (*Child, error) {
 	if len(spec.Argv) == 0 {
 		return nil, syscall.EINVAL
 	}
-	c := &Child{owner: s, gate: -1, paths: candidates(spec.Argv[0], spec.Env)}
+	c := &Child{owner: s, gate: -1, Dir: spec.Dir, limits: spec.Rlimits, paths: candidates(spec.Argv[0], spec.Env)}
 	var err error
 	if c.args, err = newArgs(spec, c.paths); err != nil {
 		return nil, err
@@ -180,7 +209,7 @@ func (c *Child) Confirm() (decided bool, err error) {
 		case e == syscall.EAGAIN:
 			return false, nil
 		case n == len(b):
-			c.report = c.parse((*[3]uint32)(unsafe.Pointer(&b)))
+			c.parse((*[3]uint32)(unsafe.Pointer(&b)))
 			continue
 		}
 		break // the end: the child does not use our memory any more
@@ -196,9 +225,15 @@ func (c *Child) Confirm() (decided bool, err error) {
 	return true, nil
 }
 
-func (c *Child) parse(r *[3]uint32) *Error {
+func (c *Child) parse(r *[3]uint32) {
 	e := &Error{Step: Step(r[0]), Errno: syscall.Errno(r[1])}
-	switch i := int(r[2]); {
+	i := int(r[2])
+	if e.Errno == 0 { // no failure: how much of the directory is left
+		c.Dir = c.Dir[:min(i, len(c.Dir))]
+		return
+	}
+	c.report = e
+	switch {
 	case e.Step == StepExec && i < len(c.paths):
 		e.Path = c.paths[i]
 		// The search has found nothing at all: what was asked for says more
@@ -208,44 +243,9 @@ func (c *Child) parse(r *[3]uint32) *Error {
 		}
 	case e.Step == StepUser:
 		e.Path = strconv.Itoa(int(c.args.uid))
+	case e.Step == StepRlimit && i < len(c.limits):
+		e.Path = strconv.Itoa(c.limits[i].Resource)
 	}
-	return e
-}
-
-// newArgs lays the request out as the kernel reads it.
-func newArgs(spec *Spec, paths []string) (*args, error) {
-	a := &args{fds: spec.Stdio, gate: -1, gateWrite: -1, nofile: inherited.Nofile}
-	var err error
-	if a.argv, err = syscallList(spec.Argv); err != nil {
-		return nil, err
-	}
-	if a.envv, err = syscallList(spec.Env); err != nil {
-		return nil, err
-	}
-	if a.paths, err = syscallList(paths); err != nil {
-		return nil, err
-	}
-	if a.dir, err = syscall.BytePtrFromString(spec.Dir); err != nil {
-		return nil, err
-	}
-	if u := spec.User; u != nil {
-		if u.UID == ^uint32(0) || u.GID == ^uint32(0) { // to the kernel: stay who you are
-			return nil, &Error{Step: StepUser, Errno: syscall.EINVAL, Path: strconv.FormatUint(uint64(u.UID), 10)}
-		}
-		a.setUser, a.setGroups = true, u.SetGroups
-		a.uid, a.gid = uintptr(u.UID), uintptr(u.GID)
-		groups := append(slices.Clone(u.Groups), 0) // never empty, so that it has an address
-		a.groups, a.ngroups = &groups[0], uintptr(len(u.Groups))
-	}
-	return a, nil
-}
-
-func syscallList(list []string) (**byte, error) {
-	p, err := syscall.SlicePtrFromStrings(list)
-	if err != nil {
-		return nil, err
-	}
-	return &p[0], nil
 }
 
 // takeStack maps a stack, or gives one that a former child has left.
