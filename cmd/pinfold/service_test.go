@@ -113,8 +113,15 @@ func (s *service) clean(ts *testscript.TestScript, parent string) {
 			}
 		}
 	}
-	_ = s.cmd.Process.Kill()
-	<-s.gone
+	// A receipt comes before its empty cgroup is removed; a service that is asked
+	// to stop waits for that.
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.gone:
+	case <-time.After(30 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.gone
+	}
 	ts.Logf("service log:\n%s", s.log)
 	// The service's own directory stays, the turns' must not.
 	for _, dir := range removeCgroup(parent) {
