@@ -181,6 +181,21 @@ func TestUnprivileged(t *testing.T) {
 	if a := b.launch(l); a.Error == nil || a.Error.Kind != wire.ErrUser || a.Error.Errno != int(syscall.EPERM) {
 		t.Errorf("root: %+v", a.Error)
 	}
+	l = request("p3", "sh", "-c", "cat /proc/self/oom_score_adj; nice")
+	l.OOMScoreAdj, l.Nice = number(700), number(3)
+	if out := b.output(l); out != "700\n3\n" {
+		t.Errorf("score and priority: %q", out)
+	}
+	l = request("p4", "true")
+	l.OOMScoreAdj = number(-700)
+	if a := b.launch(l); a.Error == nil || a.Error.Kind != wire.ErrAttribute || a.Error.Errno != int(syscall.EACCES) {
+		t.Errorf("a lower score: %+v", a.Error)
+	}
+	l = request("p5", "true")
+	l.Nice = number(-3)
+	if a := b.launch(l); a.Error == nil || a.Error.Kind != wire.ErrAttribute || a.Error.Path != "nice" {
+		t.Errorf("a higher priority: %+v", a.Error)
+	}
 }
 
 // The Go runtime dies when it cannot make a thread. What runs in a turn may use
