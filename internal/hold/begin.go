@@ -186,6 +186,7 @@ func (x *hold) furnish(spec containment.Spec) (err error) {
 	if err != nil || id != home.ID() {
 		return fmt.Errorf("verify the keeper's cgroup: it is in %d, not in %d (%v)", id, home.ID(), err)
 	}
+	x.facts.Keeper.CgroupID = id // part of its identity before Linux 6.9
 	line, err := x.keeper.CgroupPath()
 	if err != nil {
 		return fmt.Errorf("read the keeper's cgroup: %w", err)
