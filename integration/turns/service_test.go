@@ -235,7 +235,12 @@ func (s *service) leftovers() {
 		t.Errorf("cgroups left behind:\n%s", strings.Join(below, "\n"))
 	}
 	eventually(t, "this process has as many descriptors as before", func() bool { return fds(t, os.Getpid()) <= s.fds })
-	eventually(t, "no scope of this service is left", func() bool { return len(s.scopes()) == 0 })
+	for end := time.Now().Add(patience(20 * time.Second)); len(s.scopes()) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("scopes left behind:\n%s", describe(s.scopes()))
+			break
+		}
+	}
 	if turns, err := os.ReadDir(s.dir + "/run/turns"); err != nil || len(turns) > 0 {
 		files, _ := filepath.Glob(s.dir + "/run/turns/*/*")
 		t.Errorf("directories of live turns left behind: %v %v %q", turns, err, files)
@@ -253,6 +258,24 @@ func (s *service) scopes() (out []string) {
 		}
 		return nil
 	})
+	return out
+}
+
+// describe tells what is in cgroups.
+func describe(dirs []string) (out string) {
+	for _, dir := range dirs {
+		_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				events, _ := os.ReadFile(p + "/cgroup.events")
+				procs, _ := os.ReadFile(p + "/cgroup.procs")
+				out += fmt.Sprintf("%s: %q, processes %q\n", p, events, procs)
+			}
+			return nil
+		})
+		unit := filepath.Base(dir)
+		show, err := run.kids.output(exec.Command("systemctl", "show", "-p", "ActiveState,SubState,ControlGroup,Job,Result,Description", unit))
+		out += fmt.Sprintf("%s %v\n", show, err)
+	}
 	return out
 }
 
