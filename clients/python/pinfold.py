@@ -30,8 +30,6 @@ What differs from `subprocess`, because somebody else is the parent:
 - A process has a session of its own. Ctrl-C at our terminal does not reach it.
 - It inherits nothing that is not in the request: environment, directory and
   umask are ours by default; limits, niceness and namespaces are the service's.
-- Strings must be UTF-8; one that is not is refused (a variable of our own
-  environment that is not is left out, with a warning).
 - An exit status that nobody saw is `ProcessLost`, raised by `wait` and `poll`,
   never a number.
 - With `user`, group and groups are that user's unless they are named.
@@ -64,7 +62,7 @@ import threading
 import time
 import types
 import urllib.parse
-import warnings
+import uuid
 from dataclasses import dataclass, field
 from subprocess import DEVNULL, PIPE, STDOUT, CalledProcessError, CompletedProcess, SubprocessError, TimeoutExpired
 from typing import (IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
@@ -249,6 +247,7 @@ class Status:
     signal_number: int = 0
     core: bool = False
     why: str = ""
+    ended_by: str = ""  # deadline, when it was ended for that
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Status:
@@ -321,10 +320,13 @@ class Receipt:
 
 
 class Gap(NamedTuple):
-    """Bytes of a stream that were not kept: offsets start up to, not with, end."""
+    """Bytes of a stream that were not kept: offsets start up to, not with, end.
+    reason is overwritten (by newer ones), lost (the disk was full), refused (the
+    turn's output_max) or unknown."""
 
     start: int
     end: int
+    reason: str = "unknown"
 
 
 class Slice(NamedTuple):
@@ -609,14 +611,30 @@ def _said(**fields: Any) -> Json:
     return {k: v for k, v in fields.items() if v is not None and v != ""}
 
 
-def _utf8(s: str, what: str) -> str:
+def _text(s: str, what: str) -> str:
+    """A string of the API, which is UTF-8."""
+    if not _is_text(s):
+        raise ValueError(f"{what} is not UTF-8, as it has to be here: {s!r}")
     if "\0" in s:
         raise ValueError(f"{what} holds a null byte: {s!r}")
+    return s
+
+
+def _is_text(s: str) -> bool:
     try:
         s.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{what} is not UTF-8, which is all that the service's API can carry: {s!r}") from None
-    return s
+        return False
+    return True
+
+
+def _words(name: str, words: Optional[List[str]]) -> Json:
+    """Words of a launch, as text or, where they are not, as bytes."""
+    if words is None:
+        return {}
+    if all(map(_is_text, words)):
+        return {name: words}
+    return {name + "_b64": [base64.b64encode(os.fsencode(w)).decode() for w in words]}
 
 
 # ---------------------------------------------------------------- turns
@@ -758,16 +776,18 @@ class Turn:
         on, or, for stdin, bytes. pty is (rows, columns). rlimits are
         {"nofile": (soft, hard)}, -1 for unlimited. pass_fds keep their numbers,
         or are {number in the child: descriptor}. deadline is in seconds. With
-        an idempotency_key the request is asked again when its answer was lost,
-        and can launch once only. more: any other field of the LaunchRequest.
+        the same idempotency_key the same request launches once only. Without one
+        each call has its own, so that it can be asked again when an answer was
+        lost. more: any other field of the LaunchRequest.
         """
         fds = _Fds()
         streams = {"stdin": fds.stream(stdin), "stdout": fds.stream(stdout), "stderr": fds.stream(stderr)}
         if pty is not None:
             streams["pty"] = {"rows": pty[0], "cols": pty[1]}
         body = _said(
-            argv=_argv(argv), env=None if env is None else _environ(env), env_add=None if env_add is None else _overlay(env_add),
-            cwd=None if cwd is None else _utf8(os.path.abspath(os.fsdecode(cwd)), "cwd"), cwd_policy=cwd_policy, stdio=streams,
+            **_words("argv", _argv(argv)), **_words("env", None if env is None else _environ(env)),
+            env_add=None if env_add is None else _overlay(env_add), stdio=streams,
+            cwd=None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd"), cwd_policy=cwd_policy,
             user=_name(user), group=_name(group), groups=None if groups is None else [_name(g) for g in groups],
             umask=None if umask is None else f"{umask:04o}", nice=nice, oom_score_adj=oom_score_adj,
             rlimits={k: {"soft": v[0], "hard": v[1]} for k, v in rlimits.items()} if rlimits else None,
@@ -776,10 +796,9 @@ class Turn:
         return self._launch(body, fds)
 
     def _launch(self, body: Json, fds: _Fds) -> Process:
-        def ask() -> Json:
-            return self.client._call("POST", self._path + "/processes", body, fds=fds.numbers)
-
-        return Process(self, self.client._again(ask) if body.get("idempotency_key") else ask())
+        body.setdefault("idempotency_key", uuid.uuid4().hex)
+        return Process(self, self.client._again(
+            lambda: self.client._call("POST", self._path + "/processes", body, fds=fds.numbers)))
 
     def Popen(self, args: Args, bufsize: int = -1, executable: Optional[Word] = None, **options: Any) -> Popen:
         """subprocess.Popen, in the turn. See `Popen`."""
@@ -931,14 +950,15 @@ class Process:
         """Says that no more input will follow."""
         self.write(b"", close=True)
 
-    def resize(self, rows: int, cols: int) -> None:
-        """Gives its terminal another size."""
-        self.turn.client._call("POST", self._path + "/resize", {"rows": rows, "cols": cols})
+    def resize(self, rows: int, cols: int) -> Tuple[int, int]:
+        """Gives its terminal another size. Returns the one that it has now."""
+        size = self.turn.client._call("POST", self._path + "/resize", {"rows": rows, "cols": cols})
+        return size["rows"], size["cols"]
 
     def ack(self) -> None:
         """Says that its exit was taken note of; until then the service keeps
         status and output, for a while."""
-        self.turn.client._call("POST", self._path + "/ack", {})
+        self.info = self.turn.client._again(lambda: self.turn.client._call("POST", self._path + "/ack", {}))
 
     def output(self, stream: str = "stdout", offset: int = 0) -> Output:
         """What it wrote, where that is kept (modes spool and pty)."""
@@ -949,10 +969,9 @@ class Output:
     """A reader of a process's output. Bytes have numbers, from 0, which never
     change; several readers do not disturb each other.
 
-    Iterating follows: it yields bytes and, where some were not kept, a Gap,
-    until the stream and the process have ended. It goes on where it was after
-    a restart of the service. `offset` is where the next byte comes from;
-    `status` is the process's, once the end was seen.
+    Iterating follows: it yields bytes and, where some were not kept, a Gap. It
+    goes on where it was after a restart of the service. `offset` is where the
+    next byte comes from; `status` is the process's, once it has been seen ended.
     """
 
     def __init__(self, process: Process, stream: str, offset: int) -> None:
@@ -960,6 +979,7 @@ class Output:
         self.stream = stream
         self.offset = offset
         self.status: Optional[Status] = None
+        self._total = self._dropped = 0
 
     def read(self, offset: Optional[int] = None, limit: Optional[int] = None) -> Slice:
         """What is there from offset on (default: where this reader is), at most
@@ -975,23 +995,31 @@ class Output:
         self.offset = s.next_offset
         return s
 
-    def follow(self, offset: Optional[int] = None) -> Iterator[Union[bytes, Gap]]:
-        """Yields what is there and what comes, until the end."""
+    def follow(self, offset: Optional[int] = None, *, drain: Optional[float] = None) -> Iterator[Union[bytes, Gap]]:
+        """Yields what is there and what comes, until the stream's end: that is,
+        until nobody holds it any more. With drain, no longer than that many
+        seconds after the process's end."""
         if offset is not None:
             self.offset = offset
-        while self.status is None:
-            lines = self.process.turn.client._again(lambda: self._lines(follow="true", offset=self.offset))
+        query = {"follow": "true", "drain_ms": _ms(drain)}
+        while True:
+            lines = self.process.turn.client._again(lambda: self._lines(offset=self.offset, **query))
+            last: Json = {}
             try:
-                for line in lines:
-                    piece = self._piece(line)
+                for last in lines:
+                    piece = self._piece(last)
                     if piece is not None:
                         yield piece
-            except (OSError, http.client.HTTPException) as e:
+            except (OSError, http.client.HTTPException, ValueError) as e:
                 _log.debug("following again from %d: %r", self.offset, e)
             finally:
                 lines.close()
+            # Without a last line that says next, the answer was cut off.
+            if "next" in last and (last.get("eof") or drain is not None and "exit" in last):
+                return
 
-    __iter__ = follow
+    def __iter__(self) -> Iterator[Union[bytes, Gap]]:
+        return self.follow()
 
     def _lines(self, **query: Any) -> Any:
         """Opens an answer of lines of JSON; a generator whose request is made."""
@@ -1013,24 +1041,23 @@ class Output:
                     c.close()
 
         if answer.status >= 400:
-            try:
+            with contextlib.closing(c):
                 raise _error(answer.status, answer.read())
-            finally:
-                c.close()
         self._total, self._dropped = (int(answer.headers.get("Pinfold-" + h) or 0) for h in ("Total", "Dropped"))
         return lines()
 
     def _piece(self, line: Json) -> Union[bytes, Gap, None]:
+        if "exit" in line:
+            self.status = Status.of(line["exit"])
+        if "error" in line:
+            raise _error(0, json.dumps(line["error"]).encode())
         if "gap" in line:
-            gap = Gap(line["gap"]["from"], line["gap"]["to"])
+            gap = Gap(line["gap"]["from"], line["gap"]["to"], line["gap"].get("reason", "unknown"))
             self.offset = gap.end
             return gap
-        if line.get("eof"):
-            self.status = Status.of(line.get("exit") or {"state": "running"})
-            return None
+        if "next" in line:
+            self.offset = line["next"]
         if "data" not in line:
-            if "code" in line:
-                raise _error(0, json.dumps(line).encode())
             return None
         data = base64.b64decode(line["data"])
         self.offset = line["offset"] + len(data)
@@ -1039,17 +1066,21 @@ class Output:
     def _read(self, **query: Any) -> Slice:
         def ask() -> Slice:
             reader = Output(self.process, self.stream, query.get("offset") or 0)
-            data, gaps, start = [], [], -1
+            data: List[bytes] = []
+            gaps: List[Gap] = []
+            line: Json = {}
+            start: Optional[int] = None
             for line in reader._lines(**query):
-                if start < 0 and "offset" in line:
-                    start = line["offset"]
                 piece = reader._piece(line)
                 if isinstance(piece, Gap):
                     gaps.append(piece)
-                    start = piece.start if start < 0 else start
                 elif piece:
                     data.append(piece)
-            return Slice(b"".join(data), start if start >= 0 else reader.offset, reader.offset, gaps, reader._total,
+                    start = line["offset"] if start is None else start
+            if "next" not in line:
+                raise Unavailable(f"the service at {self.process.turn.client.socket} stopped in the middle of an answer")
+            self.status = reader.status or self.status
+            return Slice(b"".join(data), reader.offset if start is None else start, reader.offset, gaps, reader._total,
                          reader._dropped)
 
         return self.process.turn.client._again(ask)
@@ -1092,7 +1123,13 @@ def _argv(args: Args) -> List[str]:
     words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
     if not words:
         raise ValueError("args is empty: give the program and its arguments")
-    return [_utf8(os.fsdecode(w), "an argument") for w in words]
+    return [_word(os.fsdecode(w), "an argument") for w in words]
+
+
+def _word(s: str, what: str) -> str:
+    if "\0" in s:
+        raise ValueError(f"embedded null byte in {what}: {s!r}")
+    return s
 
 
 def _environ(env: Mapping[Any, Any]) -> List[str]:
@@ -1102,24 +1139,13 @@ def _environ(env: Mapping[Any, Any]) -> List[str]:
         name, value = os.fsdecode(k), os.fsdecode(v)
         if not name or "=" in name:
             raise ValueError(f"illegal environment variable name: {name!r}")
-        words.append(f"{_utf8(name, 'a variable name')}={_utf8(value, f'the variable {name}')}")
+        words.append(f"{_word(name, 'a variable name')}={_word(value, f'the variable {name}')}")
     return words
 
 
 def _overlay(env: Mapping[Any, Any]) -> List[str]:
-    gone = [_utf8(os.fsdecode(k), "a variable name") for k, v in env.items() if v is None]
-    return _environ({k: v for k, v in env.items() if v is not None}) + gone
-
-
-def _own_environ() -> List[str]:
-    """Our own environment, as far as it can be told."""
-    words = []
-    for k, v in os.environ.items():
-        try:
-            words += _environ({k: v})
-        except ValueError:
-            warnings.warn(f"the environment variable {k!r} is not UTF-8 and is not passed on", RuntimeWarning, 5)
-    return words
+    words = _environ({k: v for k, v in env.items() if v is not None}) + [os.fsdecode(k) for k, v in env.items() if v is None]
+    return [_text(w, "a variable of env_add") for w in words]
 
 
 def _name(who: Union[None, str, int]) -> Optional[str]:
@@ -1184,7 +1210,8 @@ class _Plan:
             streams = {"stdin": self._stream("stdin", stdin), "stdout": out,
                        "stderr": out if stderr == STDOUT else self._stream("stderr", stderr)}
             self.body = _said(
-                argv=self.argv, env=_own_environ() if env is None else _environ(env), cwd=_utf8(where, "cwd"), stdio=streams,
+                **_words("argv", self.argv), **_words("env", _environ(os.environ if env is None else env)),
+                cwd=_text(where, "cwd"), stdio=streams,
                 user=_name(user), group=_name(group), groups=None if extra_groups is None else [_name(g) for g in extra_groups],
                 umask=None if mask in (None, 0o022) else f"{mask:04o}", pass_fds=self.fds.extra(pass_fds),
                 deadline_ms=_ms(more.pop("deadline", None)), **more)
@@ -1535,13 +1562,14 @@ async def _connect(sock: _socket.socket, path: str) -> None:
     raise TimeoutError("the service does not accept connections")
 
 
-async def _ask_again(client: Client, method: str, path: str) -> Json:
+async def _ask_again(client: Client, method: str, path: str, body: Optional[Json] = None,
+                     fds: Sequence[int] = ()) -> Json:
     """Client._again, for asyncio."""
     end: Optional[float] = None
     pause = 0.02
     while True:
         try:
-            return await _ask(client, method, path)
+            return await _ask(client, method, path, body, fds)
         except Unavailable:
             end = end or time.monotonic() + client.patience
             if time.monotonic() + pause > end:
@@ -1583,7 +1611,8 @@ class AsyncProcess:
                 ("text", "universal_newlines", "encoding", "errors", "bufsize", "executable")}
         plan = _Plan(args, options.get("executable"), stdin, stdout, stderr, **more)
         try:
-            info = await _ask(turn.client, "POST", turn._path + "/processes", plan.body, plan.fds.numbers)
+            plan.body.setdefault("idempotency_key", uuid.uuid4().hex)
+            info = await _ask_again(turn.client, "POST", turn._path + "/processes", plan.body, plan.fds.numbers)
             plan.close_theirs()
             self = cls(Process(turn, info))
             await self._connect_pipes(plan, limit)

@@ -31,9 +31,8 @@ def cgroup_mount() -> Path:
     raise RuntimeError("no cgroup v2 is mounted")
 
 
-def remove_cgroup(top: Path) -> list:
-    """Ends what is in a cgroup of ours, removes it, and tells what was below."""
-    below = [Path(d) for d, _, _ in os.walk(top)][1:]
+def remove_cgroup(top: Path) -> None:
+    """Ends what is in a cgroup of ours, and removes it."""
     end = time.monotonic() + 60
     while top.exists():
         try:
@@ -48,7 +47,6 @@ def remove_cgroup(top: Path) -> list:
         if time.monotonic() > end:
             raise RuntimeError(f"{top} cannot be emptied")
         time.sleep(0.01)
-    return below
 
 
 def sweep(mount: Path) -> None:
@@ -102,19 +100,25 @@ class Service:
         self.process.kill()
         self.process.wait()
 
+    def turn_cgroups(self) -> list:
+        """The cgroups of turns; the service's own, above them, may stay."""
+        return [Path(d) for d, _, _ in os.walk(self.cgroup) if Path(d).parent not in (self.cgroup, self.cgroup.parent)]
+
     def close(self) -> None:
         """Ends every turn and the service; fails when a cgroup stays behind."""
         try:
             for t in self.client.turns(all=True):
                 if t["state"] == "open" or t["alive"] > 0:
                     self.client.attach(t["id"]).abandon(grace=0, leftovers=True)
+            end = time.monotonic() + 60
+            while self.turn_cgroups() and time.monotonic() < end:  # they go after the receipt
+                time.sleep(0.02)
+            left = self.turn_cgroups()
         finally:
             self.kill()
-            below = remove_cgroup(self.cgroup)
+            remove_cgroup(self.cgroup)
             text = self.log.read_text()
             shutil.rmtree(self.dir)
-        # The service's own directory stays until it is asked to stop.
-        left = [d for d in below if d.parent != self.cgroup]
         if left:
             raise AssertionError(f"cgroups left behind: {left}\n{text}")
 
