@@ -93,5 +93,9 @@ type JoinRequest struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 	StopSignal string            `json:"stop_signal,omitempty"`
 	MinGrade   Grade             `json:"min_grade,omitempty"`
-	Epoch      int64             `json:"epoch,omitempty"`
+	// FinishTurn finishes the turn, by its own policy, when this process has
+	// ended: once the caller has executed another program there is nobody left
+	// to do that.
+	FinishTurn bool  `json:"finish_turn,omitempty"`
+	Epoch      int64 `json:"epoch,omitempty"`
 }

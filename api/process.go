@@ -82,6 +82,8 @@ type Process struct {
 	Placement string `json:"placement,omitempty"`
 	// InPlace tells that it is the caller's own child, moved into the turn.
 	InPlace bool `json:"in_place,omitempty"`
+	// FinishesTurn tells that its turn is finished when it has ended.
+	FinishesTurn bool `json:"finishes_turn,omitempty"`
 	// Stdin is its mode, where the process's stdin can be written to: pipe or
 	// pty.
 	Stdin StdioMode `json:"stdin,omitempty"`

@@ -53,6 +53,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	m.mu.Lock()
 	m.turns[t.id] = t
 	m.mu.Unlock()
+	m.followLast(t)
 	m.log.Info("turn begun", "turn", t.id, "owner", t.owner, "grade", t.view.Grade, "label", t.view.Label)
 	return t.show(), nil
 }

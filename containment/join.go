@@ -99,7 +99,7 @@ func (m *Manager) enterJoined(t *turn, c Caller, req api.JoinRequest, mt meta, s
 	}
 	t.mu.Lock()
 	p := t.newProcess(Recovered{Started: st, Argv: req.Argv, Cwd: req.Cwd, UID: c.UID}, mt)
-	p.view.InPlace = true
+	p.view.InPlace, p.view.FinishesTurn = true, req.FinishTurn
 	t.addProcess(p)
 	t.mu.Unlock()
 	if err := m.save(t); err != nil {
@@ -139,5 +139,41 @@ func (m *Manager) rejoin(t *turn, h Hold) {
 		m.log.Info("a process that had joined is not found again", "turn", t.id, "process", v.ID, "verdict", verdict, "error", err)
 		t.exited(Exit{Process: v.ID, At: time.Now(), Status: api.Status{State: api.ProcessLost,
 			Why: "it ended, or left the turn, while there was no service"}})
+	}
+}
+
+// finishIfDone has the turn finished when a process has ended that was to do
+// that; the lock is held.
+func (t *turn) finishIfDone(p *process) {
+	if p.view.FinishesTurn && p.view.Status.State != api.ProcessRunning && t.view.State == api.StateOpen && t.finish != nil {
+		t.finish(p.view.UID)
+	}
+}
+
+// followLast has the turn finished after its process from now on, and if that has
+// ended already, now.
+func (m *Manager) followLast(t *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.finish = func(uid uint32) { m.wg.Go(func() { m.finishAfter(t, uid) }) }
+	for _, p := range t.procs {
+		t.finishIfDone(p)
+	}
+}
+
+// finishAfter finishes a turn whose process has ended. When the service is
+// stopping, the next one does.
+func (m *Manager) finishAfter(t *turn, uid uint32) {
+	select {
+	case <-m.stop:
+		return
+	default:
+	}
+	e := m.endRequest(t, Caller{UID: uid}, api.ReasonFinished, nil)
+	t.mu.Lock()
+	e.Keep = t.view.Leftovers == api.LeftoversKeep
+	t.mu.Unlock()
+	if err := m.startEnding(t, evFinish, e); err != nil {
+		m.log.Warn("finish a turn after its process", "turn", t.id, "error", err)
 	}
 }

@@ -90,3 +90,46 @@ func TestJoinedIsLostWhenItIsNotFoundAgain(t *testing.T) {
 		t.Error("its id was given again")
 	}
 }
+
+// The end of a process that was to finish its turn does, also when it came while
+// there was no service.
+func TestJoinedFinishesItsTurn(t *testing.T) {
+	for name, policy := range map[string]api.LeftoverPolicy{"keep": api.LeftoversKeep, "reap": api.LeftoversReap} {
+		m, h, _ := manager(0)
+		id := begun(t, m, api.BeginRequest{Leftovers: policy})
+		launched(t, m, id) // stays
+		p, err := m.Join(t.Context(), id, Caller{UID: 0, PID: 77}, api.JoinRequest{FinishTurn: true}, nil)
+		if err != nil || !p.FinishesTurn {
+			t.Fatalf("%+v (%v)", p, err)
+		}
+		if v, err := m.Turn(t.Context(), id); err != nil || v.State != api.StateOpen {
+			t.Fatalf("%s: %+v (%v)", name, v.State, err)
+		}
+		x := h.holds[0]
+		x.mu.Lock()
+		delete(x.live, p.ID)
+		x.mu.Unlock()
+		x.hooks.Exit(Exit{Process: p.ID, At: time.Now(), Status: api.Status{State: api.ProcessExited}})
+		v, err := m.WaitTurn(t.Context(), id)
+		if err != nil || v.State != api.StateFinished || v.Reason != api.ReasonFinished {
+			t.Errorf("%s: %+v (%v)", name, v, err)
+		}
+		r, err := m.Receipt(t.Context(), id)
+		if err != nil || (len(r.Leftovers) > 0) != (policy == api.LeftoversKeep) {
+			t.Errorf("%s: %+v (%v)", name, r.Leftovers, err)
+		}
+	}
+	m, h, rec := manager(0)
+	id := begun(t, m, api.BeginRequest{})
+	if _, err := m.Join(t.Context(), id, Caller{PID: 77}, api.JoinRequest{FinishTurn: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	x := h.holds[0]
+	x.mu.Lock()
+	clear(x.live)
+	x.mu.Unlock()
+	again := restarted(t, h, rec, time.Hour)
+	if v, err := again.WaitTurn(t.Context(), id); err != nil || v.State != api.StateFinished {
+		t.Errorf("%+v (%v)", v, err)
+	}
+}

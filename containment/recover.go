@@ -187,6 +187,7 @@ func (m *Manager) resume(t *turn) {
 	switch s {
 	case api.StateOpen:
 		m.stopIfMaxed(t)
+		m.followLast(t)
 	case api.StateEnding:
 		m.wg.Go(func() { m.carryOut(t, doEnd, *e) })
 	case api.StateFinishing:

@@ -36,6 +36,7 @@ type turn struct {
 	keys     map[string]*keyed
 	clock    func() time.Duration // monotonic
 	expire   func(process string) // told when a deadline is over
+	finish   func(uid uint32)     // told when a process has ended that finishes the turn
 	leftMu   sync.Mutex           // one settling of leftovers at a time
 	saveMu   sync.Mutex           // orders writes of the record
 	archived bool                 // below saveMu: the record is in the history
@@ -182,6 +183,7 @@ func (t *turn) exited(x Exit) {
 	}
 	if p := t.byID[x.Process]; p != nil {
 		p.end(x)
+		t.finishIfDone(p)
 	} else {
 		t.early[x.Process] = x
 	}
