@@ -104,6 +104,10 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 	if err != nil || !strings.HasPrefix(nonce, h.instance+".") {
 		return nil
 	}
+	if live, err := d.Populated(); err == nil && !live {
+		_ = d.Remove(ctx) // what is left of the self-test, say; systemd may be at it, too
+		return nil
+	}
 	k, err := d.Kill(ctx, strayTime)
 	switch {
 	case err != nil:
