@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"pinfold.dev/api"
@@ -27,12 +28,13 @@ type outputAnswer struct {
 	drain  time.Duration
 	lines  bool
 	start  api.StreamStatus
+	bufs   *sync.Pool
 }
 
 // output opens the stream and finds where to begin. What comes after that is
 // told within the answer.
 func output(ctx context.Context, c *call) (*outputAnswer, error) {
-	a := &outputAnswer{lines: wantsLines(c.r.Header.Values("Accept"))}
+	a := &outputAnswer{bufs: &c.s.bufs, lines: wantsLines(c.r.Header.Values("Accept"))}
 	name := api.StreamStdout
 	if c.query.Has("stream") {
 		name = api.StreamName(c.query.Get("stream"))
@@ -107,11 +109,19 @@ func (a *outputAnswer) skipGap() error {
 // slow it is.
 const chunk = 64 << 10
 
+// lastWrite is how long a reader has for the end of an answer when the service
+// stops.
+const lastWrite = time.Second
+
 func (a *outputAnswer) stream(c *call) {
 	defer a.in.Close()
 	ctx, cancel := context.WithCancelCause(c.r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(c.s.stopping, func() { cancel(errStopping) })()
+	rc := http.NewResponseController(c.w)
+	defer context.AfterFunc(c.s.stopping, func() {
+		cancel(errStopping)
+		_ = rc.SetWriteDeadline(time.Now().Add(lastWrite)) // also of one that does not read
+	})()
 	h := c.w.Header()
 	h.Set(api.GradeHeader, string(a.in.Grade()))
 	h.Set(api.TotalHeader, strconv.FormatInt(a.start.BytesTotal, 10))
@@ -125,7 +135,6 @@ func (a *outputAnswer) stream(c *call) {
 		h.Set("Content-Type", "application/octet-stream")
 		h.Set("Trailer", api.NextOffsetHeader)
 	}
-	rc := http.NewResponseController(c.w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a reader may be as slow as it likes
 	c.w.WriteHeader(http.StatusOK)
 	if rc.Flush() != nil {
@@ -151,24 +160,24 @@ var errReader = errors.New("the reader is gone")
 // copy hands on what there is, and with follow what comes, until the end, the
 // limit, or a gap that the sink cannot tell of. It returns the last line.
 func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (api.OutputLine, error) {
-	buf := make([]byte, chunk)
 	last := a.start.BytesTotal // without follow, no further
 	over := false              // nothing more is written
 	for ctx.Err() == nil && a.most != 0 {
-		p := buf
+		most := int64(chunk)
 		if a.most > 0 {
-			p = p[:min(a.most, chunk)]
+			most = min(a.most, most)
 		}
 		if !a.follow {
-			if a.off >= last {
+			if most = min(most, last-a.off); most <= 0 {
 				break
 			}
-			p = p[:min(int64(len(p)), last-a.off)]
 		}
-		n, next, gap, err := a.in.ReadAt(p, a.off)
+		n, gap, err := a.piece(to, flush, most)
 		switch {
 		case errors.Is(err, io.EOF):
 			return a.last(), nil
+		case errors.Is(err, errReader):
+			return api.OutputLine{}, err
 		case err != nil:
 			return a.last(), err
 		case gap != nil:
@@ -177,17 +186,13 @@ func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (a
 			if err != nil {
 				return api.OutputLine{}, errReader
 			}
-			a.off = next
+			a.off = gap.To
 			if !goOn {
 				return a.last(), nil
 			}
 		case n > 0:
-			if to.data(a.off, p[:n]) != nil || flush() != nil {
-				return api.OutputLine{}, errReader
-			}
-			a.off = next
 			if a.most > 0 {
-				a.most -= int64(n)
+				a.most -= n
 			}
 		case over || !a.follow:
 			return a.last(), nil
@@ -198,6 +203,25 @@ func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (a
 		}
 	}
 	return a.last(), nil
+}
+
+// piece hands on what there is at the offset, with a buffer that it gives back:
+// one who waits for output has none.
+func (a *outputAnswer) piece(to sink, flush func() error, most int64) (int64, *api.Gap, error) {
+	buf, _ := a.bufs.Get().(*[chunk]byte)
+	if buf == nil {
+		buf = new([chunk]byte)
+	}
+	defer a.bufs.Put(buf)
+	n, next, gap, err := a.in.ReadAt(buf[:most], a.off)
+	if n == 0 || err != nil || gap != nil {
+		return 0, gap, err
+	}
+	if to.data(a.off, buf[:n]) != nil || flush() != nil {
+		return 0, nil, errReader
+	}
+	a.off = next
+	return int64(n), nil, nil
 }
 
 // last is the line after all others.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -31,6 +32,7 @@ type Server struct {
 	cfg      Config
 	routes   []route
 	limits   limits
+	bufs     sync.Pool // of *[chunk]byte
 	http     http.Server
 	stopping context.Context
 	stop     context.CancelFunc
