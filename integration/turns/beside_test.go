@@ -26,6 +26,7 @@ func TestBeside(t *testing.T) {
 		pb := b.launch(helper(t, "setsid", f[1], f[4]))
 		heart(f[0]).beating(t)
 		heart(f[1]).beating(t)
+		heart(f[3]).beating(t)
 		heart(f[4]).beating(t)
 		ino, err := sys.InoAt(sys.AtFDCWD, b.Cgroup)
 		if err != nil {

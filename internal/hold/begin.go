@@ -60,7 +60,8 @@ func scopeError(err error) error {
 	return out
 }
 
-// begin makes the keeper, then its cgroup, then hands it over.
+// begin makes a keeper in a cgroup, in the order that its grade asks for, and
+// hands the cgroup over to it.
 func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks, g api.Grade, degraded []string) (_ *hold, err error) {
 	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{},
 		facts: containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
@@ -74,30 +75,51 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 			x.undo()
 		}
 	}()
-	if err = x.startKeeper(ctx); err != nil {
+	if g == api.GradeCgroup { // the keeper is born in it
+		if err = x.makeGroup(spec); err != nil {
+			return nil, err
+		}
+	}
+	if err = x.startKeeper(); err != nil {
 		return nil, err
 	}
-	if err = hooks.Save(x.facts); err != nil {
-		return nil, fmt.Errorf("save the turn's record: %w", err)
-	}
-	if g == api.GradeScope {
-		err = x.makeScope(ctx, spec)
-	} else {
-		err = x.makeGroup(spec)
+	greeted := x.greet(ctx) // the keeper's start takes as long as all the rest
+	err = x.furnish(ctx, spec)
+	if gerr := <-greeted; err == nil {
+		err = gerr
 	}
 	if err != nil {
 		return nil, err
-	}
-	if err = x.furnish(spec); err != nil {
-		return nil, err
-	}
-	if err = hooks.Save(x.facts); err != nil { // before anything can be launched
-		return nil, fmt.Errorf("save the turn's record: %w", err)
 	}
 	if err = x.link.hold(ctx, x.whatToHold()); err != nil {
 		return nil, err
 	}
 	return x, nil
+}
+
+// furnish makes the turn's cgroup all that it is to be, and has it recorded.
+func (x *hold) furnish(ctx context.Context, spec containment.Spec) error {
+	if err := x.hooks.Save(x.facts); err != nil {
+		return fmt.Errorf("save the turn's record: %w", err)
+	}
+	if x.facts.Grade == api.GradeScope {
+		if err := x.makeScope(ctx, spec); err != nil {
+			return err
+		}
+	}
+	if err := x.place(); err != nil {
+		return err
+	}
+	if x.work == nil { // controllers cannot be handed down before the keeper has moved
+		if err := x.makeWork(spec); err != nil {
+			return err
+		}
+	}
+	x.facts.Cgroup, x.facts.CgroupID = x.dir.Path(), x.dir.ID()
+	if err := x.hooks.Save(x.facts); err != nil { // before anything can be launched
+		return fmt.Errorf("save the turn's record: %w", err)
+	}
+	return nil
 }
 
 // whatToHold is what the keeper is told once its turn's cgroup is furnished.
@@ -155,36 +177,55 @@ func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
 	for _, p := range s.Dropped {
 		x.facts.Degraded = append(x.facts.Degraded, "systemd does not know the property "+p)
 	}
-	return nil
+	return x.makeHome()
 }
 
-// makeGroup makes the turn's cgroup below our own directory.
+// makeGroup makes the turn's cgroup below our own directory, whole before there
+// is a process in it: then neither the keeper nor a controller makes the kernel
+// wait, see spawnIn.
 func (x *hold) makeGroup(spec containment.Spec) (err error) {
 	x.dir, err = x.host.parent.Make(spec.Turn)
 	if err != nil {
 		return fmt.Errorf("make the turn's cgroup: %w", err)
 	}
-	return nil
+	if err := x.makeHome(); err != nil {
+		return err
+	}
+	return x.makeWork(spec)
 }
 
-// furnish marks the turn's cgroup, makes keeper/ and work/, moves the keeper
-// into its own and sets the limits.
-func (x *hold) furnish(spec containment.Spec) (err error) {
+// makeHome marks the turn's cgroup and makes the keeper's in it.
+func (x *hold) makeHome() (err error) {
 	if err := x.dir.Mark(x.facts.Nonce); err != nil {
 		return fmt.Errorf("mark the turn's cgroup: %w", err)
 	}
-	x.facts.Cgroup, x.facts.CgroupID = x.dir.Path(), x.dir.ID()
-	home, err := x.dir.Make("keeper")
-	if err != nil {
+	if x.home, err = x.dir.Make("keeper"); err != nil {
 		return fmt.Errorf("make the keeper's cgroup: %w", err)
 	}
-	defer home.Close()
-	if err := home.Add(x.keeper.PID()); err != nil {
-		return fmt.Errorf("move the keeper: %w", err)
+	return nil
+}
+
+// makeWork makes work/, with its limits.
+func (x *hold) makeWork(spec containment.Spec) (err error) {
+	if x.work, err = x.dir.Make("work"); err != nil {
+		return fmt.Errorf("make the turn's work cgroup: %w", err)
 	}
+	return x.limit(spec.Limits)
+}
+
+// place makes sure that the keeper is where it belongs, and moves it there if it
+// was not born there.
+func (x *hold) place() error {
+	defer x.home.Close()
 	id, err := x.keeper.CgroupID()
-	if err != nil || id != home.ID() {
-		return fmt.Errorf("verify the keeper's cgroup: it is in %d, not in %d (%v)", id, home.ID(), err)
+	if err == nil && id != x.home.ID() {
+		if err := x.home.Add(x.keeper.PID()); err != nil {
+			return fmt.Errorf("move the keeper: %w", err)
+		}
+		id, err = x.keeper.CgroupID()
+	}
+	if err != nil || id != x.home.ID() {
+		return fmt.Errorf("verify the keeper's cgroup: it is in %d, not in %d (%v)", id, x.home.ID(), err)
 	}
 	x.facts.Keeper.CgroupID = id // part of its identity before Linux 6.9
 	line, err := x.keeper.CgroupPath()
@@ -192,10 +233,7 @@ func (x *hold) furnish(spec containment.Spec) (err error) {
 		return fmt.Errorf("read the keeper's cgroup: %w", err)
 	}
 	x.facts.CgroupLine = strings.TrimSuffix(line, "/keeper")
-	if x.work, err = x.dir.Make("work"); err != nil {
-		return fmt.Errorf("make the turn's work cgroup: %w", err)
-	}
-	return x.limit(spec.Limits)
+	return nil
 }
 
 // limit hands controllers down to work/ and sets its limits. What was asked
@@ -205,6 +243,7 @@ func (x *hold) limit(want *api.Limits) error {
 	if err != nil {
 		return fmt.Errorf("list controllers: %w", err)
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains([]string{"cpu", "io", "memory", "pids"}, name) })
 	_, _ = x.dir.Delegate(names) // what is missing shows below, when it is asked for
 	if slices.Contains(names, "memory") {
 		_, _ = x.work.Delegate([]string{"memory"}) // so that each leaf counts what is ended for want of it
@@ -236,16 +275,14 @@ func (x *hold) limit(want *api.Limits) error {
 
 // undo takes back a begin that failed. Nothing was launched.
 func (x *hold) undo() {
-	if x.keeper != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), quitTime)
-		defer cancel()
-		x.quitting.Store(true)
-		x.quit(ctx)
-		if err := x.EndKeeper(ctx); err != nil {
-			x.host.log.Warn("end the keeper of a turn that did not begin", "turn", x.turn, "error", err)
-		}
-		x.remove(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), quitTime)
+	defer cancel()
+	x.quitting.Store(true)
+	x.quit(ctx)
+	if err := x.EndKeeper(ctx); err != nil {
+		x.host.log.Warn("end the keeper of a turn that did not begin", "turn", x.turn, "error", err)
 	}
+	x.remove(ctx)
 	x.Close()
 	os.RemoveAll(x.facts.Dir)
 }

@@ -25,6 +25,7 @@ type hold struct {
 	turn   string
 	facts  containment.Facts // whole once Begin or Recover has returned
 	dir    *cgroup.Dir       // the turn's
+	home   *cgroup.Dir       // the keeper's; closed once it is there
 	work   *cgroup.Dir       // what launches live in
 	keeper *pidfd.Handle     // nil: it was gone before we came
 	reaper sync.WaitGroup    // the goroutine that reaps it, when it is our child
@@ -275,7 +276,7 @@ func (x *hold) Close() error {
 	if x.keeper != nil {
 		errs = append(errs, x.keeper.Close())
 	}
-	for _, d := range []*cgroup.Dir{x.work, x.dir} {
+	for _, d := range []*cgroup.Dir{x.home, x.work, x.dir} {
 		if d != nil {
 			errs = append(errs, d.Close())
 		}

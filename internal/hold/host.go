@@ -46,6 +46,7 @@ type Host struct {
 	scopeErr error            // why there is none
 	parent   *cgroup.Dir      // nil: no grade cgroup
 	groupErr error            // why there is none
+	moves    bool             // keepers are moved into their cgroup: they die at birth in it
 	gate     bool             // children cloned into a cgroup die at birth here
 	notes    []string         // what the host could not give at grade cgroup, in words
 	weak     []string         // and at any grade

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"pinfold.dev/cgroup"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -16,9 +17,9 @@ import (
 // keeperEnv is the keeper's whole environment.
 var keeperEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
 
-// startKeeper makes the turn's directory, starts the keeper with its socket
-// and greets it. The keeper holds still until it is told where its cgroup is.
-func (x *hold) startKeeper(ctx context.Context) error {
+// startKeeper makes the turn's directory and starts the keeper with its socket.
+// The keeper holds still until it is told where its cgroup is.
+func (x *hold) startKeeper() error {
 	if err := os.MkdirAll(x.facts.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the turn's directory: %w", err)
 	}
@@ -33,8 +34,17 @@ func (x *hold) startKeeper(ctx context.Context) error {
 	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
 		return fmt.Errorf("identify the keeper: %w", err)
 	}
-	_, err = x.connect(ctx)
-	return err
+	return nil
+}
+
+// greet connects to the keeper in the background.
+func (x *hold) greet(ctx context.Context) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.connect(ctx)
+		done <- err
+	}()
+	return done
 }
 
 // socketPath names the socket in dir through a descriptor, so that the 108
@@ -66,8 +76,7 @@ func listen(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// spawn starts the keeper in our own cgroup; it is moved before it launches
-// anything.
+// spawn starts the keeper, in its own cgroup where it has one by now.
 func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -79,21 +88,35 @@ func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
 		return nil, fmt.Errorf("start the keeper: %w", err)
 	}
 	defer log.Close()
-	fd := -1
-	pid, err := syscall.ForkExec(x.host.cfg.Init, []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir},
-		&syscall.ProcAttr{Dir: "/", Env: keeperEnv, Files: []uintptr{null.Fd(), null.Fd(), log.Fd(), ls.Fd()},
-			Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &fd}})
+	h, err := x.spawnIn(x.home, null.Fd(), null.Fd(), log.Fd(), ls.Fd())
+	if err != nil && x.home != nil {
+		h, err = x.spawnIn(nil, null.Fd(), null.Fd(), log.Fd(), ls.Fd()) // old kernels, and sandboxes: it is moved later
+	}
 	if err != nil {
 		return nil, fmt.Errorf("start the keeper %s: %w", x.host.cfg.Init, err)
 	}
-	h := pidfd.FromFD(fd, pid)
-	if fd < 0 { // kernel < 5.2; it is our own unreaped child, so the pid is it
-		if h, err = pidfd.Open(pid); err != nil {
-			return nil, fmt.Errorf("hold the keeper: %w", err)
-		}
-	}
 	x.reaper.Go(func() { reap(h) })
 	return h, nil
+}
+
+// spawnIn starts it in a cgroup, or in ours. To be born there costs nothing; to
+// be moved there costs a wait for all processors, some 8 ms, when nobody has
+// been moved on this host for a while.
+func (x *hold) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, error) {
+	fd := -1
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &fd}
+	if home != nil && !x.host.moves {
+		attr.UseCgroupFD, attr.CgroupFD = true, home.FD()
+	}
+	pid, err := syscall.ForkExec(x.host.cfg.Init, []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir},
+		&syscall.ProcAttr{Dir: "/", Env: keeperEnv, Files: files, Sys: attr})
+	if err != nil {
+		return nil, err
+	}
+	if fd < 0 { // kernel < 5.2; it is our own unreaped child, so the pid is it
+		return pidfd.Open(pid)
+	}
+	return pidfd.FromFD(fd, pid), nil
 }
 
 // reap waits, without a thread, for a keeper that is our child, and takes its
