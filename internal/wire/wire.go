@@ -159,8 +159,8 @@ type Hold struct {
 	// Gate makes it launch through the gate (child held, moved by
 	// cgroup.procs, let go) instead of CLONE_INTO_CGROUP.
 	Gate bool `json:"gate,omitempty"`
-	// Spool is an existing directory for the files of package spool: one a
-	// spooled stream, <process>.stdout and <process>.stderr. Empty: no launch
+	// Spool is a directory for the files of package spool, which exists by the
+	// time that a launch has one: one a spooled stream, <process>.stdout and <process>.stderr. Empty: no launch
 	// has a spool.
 	Spool string `json:"spool,omitempty"`
 	// OutputMax bounds the bytes that all spools of the turn take in; 0: no
