@@ -182,8 +182,8 @@ func TestUnprivileged(t *testing.T) {
 		t.Errorf("root: %+v", a.Error)
 	}
 	l = request("p3", "sh", "-c", "cat /proc/self/oom_score_adj; nice")
-	l.OOMScoreAdj, l.Nice = number(700), number(3)
-	if out := b.output(l); out != "700\n3\n" {
+	l.OOMScoreAdj, l.Nice = number(700), number(15)
+	if out := b.output(l); out != "700\n15\n" {
 		t.Errorf("score and priority: %q", out)
 	}
 	l = request("p4", "true")

@@ -154,17 +154,16 @@ func TestTerminal(t *testing.T) {
 	s := newSpools(t, 0)
 	s.mustLaunch(onTerminal("p1", "sh", "-c", `stty size; stty -echo; test -t 0 -a -t 1 -a -t 2 && echo yes
 		tty | sed 's/[0-9].*//'; ps -o pid= -o tpgid= -p $$ | { read a b; test $a = $b && echo foreground; }; ls -l /proc/self/fd | wc -l
-		trap 'stty size' WINCH; trap 'echo int' INT; trap 'echo quit' QUIT; echo ready; while read x; do echo "<$x>"; done; echo end`))
+		trap 'stty size' WINCH; trap 'echo int' INT; trap 'echo quit' QUIT; echo ready
+		while test "$x" != bye; do read x && echo "<$x>"; done; cat; echo end`)) // a trap may end a read
 	text := "24 80\r\nyes\r\n/dev/pts/\r\nforeground\r\n5\r\nready\r\n" // 0-2, ls's own, and a line "total"
 	s.textIs("p1.stdout", text)
 	size := wire.Message{Op: wire.OpResize, Resize: &wire.Resize{Process: "p1", Size: wire.WinSize{Rows: 50, Cols: 132}}}
 	if m := s.call(size); m.Error != nil {
 		t.Fatal(m.Error)
 	}
-	if e := s.input("p1", "ä b\n", false); e != nil { // the shell's trap waits for its read
-		t.Fatal(e)
-	}
 	eventually(t, "the resize and the line", func() bool {
+		s.input("p1", "ä b\n", false)
 		out, _ := s.read("p1.stdout")
 		return strings.Contains(out, "50 132\r\n") && strings.Contains(out, "<ä b>\r\n")
 	})
@@ -179,6 +178,13 @@ func TestTerminal(t *testing.T) {
 			return strings.Contains(out, word+"\r\n")
 		})
 	}
+	if e := s.input("p1", "bye\nto cat\n", false); e != nil {
+		t.Fatal(e)
+	}
+	eventually(t, "cat reads", func() bool {
+		out, _ := s.read("p1.stdout")
+		return strings.HasSuffix(out, "<bye>\r\nto cat\r\n")
+	})
 	if e := s.input("p1", "", true); e != nil {
 		t.Fatal(e)
 	}

@@ -285,27 +285,29 @@ func TestNoLeakOverLaunches(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(b.leaves()) == 0 && b.keeperChildren() == "" })
 }
 
+// keeperSwitches counts how often the keeper's threads went to wait.
+func (b *bed) keeperSwitches() (n int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", b.cmd.Process.Pid))
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		_, rest, _ := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
+		var v int
+		fmt.Sscan(rest, &v)
+		n += v
+	}
+	return n
+}
+
 // An idle keeper is never woken.
 func TestIdle(t *testing.T) {
 	b := newBed(t)
 	b.mustLaunch(request("p1", "true"))
 	b.exitOf("p1")
 	b.mustLaunch(request("p2", "sleep", "60"))
-	switches := func() (n int) {
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", b.cmd.Process.Pid))
-		for _, f := range files {
-			text, _ := os.ReadFile(f)
-			_, rest, _ := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
-			var v int
-			fmt.Sscan(rest, &v)
-			n += v
-		}
-		return n
-	}
 	time.Sleep(3 * time.Second) // the runtime's monitor goes to sleep, leaves are removed
-	before := switches()
+	before := b.keeperSwitches()
 	time.Sleep(5 * time.Second)
-	if after := switches(); after > before+2 || before == 0 { // the monitor looks once a minute
+	if after := b.keeperSwitches(); after > before+2 || before == 0 { // the monitor looks once a minute
 		t.Errorf("%d thread switches in 5 s of idleness", after-before)
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid))

@@ -104,3 +104,23 @@ func TestGuard(t *testing.T) {
 		}
 	}
 }
+
+func TestOOMKills(t *testing.T) {
+	dir := t.TempDir()
+	fd, err := sys.Openat(sys.AtFDCWD, dir, sys.ORdonly|sys.ODirectory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sys.Close(fd)
+	w := &work{dir: fd}
+	if n := w.oomKills("p1"); n != 0 {
+		t.Errorf("%d where nobody counts", n)
+	}
+	text := "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n"
+	if err := errors.Join(os.Mkdir(dir+"/p1", 0o755), os.WriteFile(dir+"/p1/memory.events", []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.oomKills("p1"); n != 2 {
+		t.Errorf("%d, want 2", n)
+	}
+}

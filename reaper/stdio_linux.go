@@ -227,6 +227,14 @@ func (k *keeper) settleStdio(p *process) {
 	for _, out := range p.io.outs {
 		k.drain(out)
 	}
+	p.io.tidy()
+}
+
+// tidy forgets streams that are all closed.
+func (s *stdio) tidy() {
+	if !s.busy() {
+		*s = stdio{}
+	}
 }
 
 // busy tells whether one of the streams is open.

@@ -112,6 +112,10 @@ func (k *keeper) closeStream(s *stream, eof bool) {
 	if err := s.w.Close(eof); err != nil {
 		logLine("close ", s.path, ": ", err.Error())
 	}
+	s.w = nil // which is large
+	if s.p.exit != nil {
+		s.p.io.tidy()
+	}
 }
 
 // rearm tells epoll what to wait for.
