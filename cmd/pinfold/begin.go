@@ -42,6 +42,7 @@ type turnFlags struct {
 	label, session, minGrade, leftovers string
 	labels                              []string
 	grace                               string
+	outputMax, onOutputMax              string
 	limits                              limitFlags
 }
 
@@ -53,6 +54,8 @@ func (f *turnFlags) register(c *cobra.Command) {
 	fs.StringVar(&f.minGrade, "min-grade", "", "refuse where the host holds turns less well: scope or cgroup")
 	fs.StringVar(&f.leftovers, "leftovers", "", "what finish does with processes still running: keep (default) or reap")
 	fs.StringVar(&f.grace, "grace", "", "time between TERM and KILL when it is ended (default the service's)")
+	fs.StringVar(&f.outputMax, "output-max", "", "bytes that the kept output of the whole turn may come to, such as 1G")
+	fs.StringVar(&f.onOutputMax, "on-output-max", "", "what happens then: drop (default) keeps no more, stop ends the turn")
 	f.limits.register(c)
 }
 
@@ -70,6 +73,14 @@ func (f *turnFlags) request(c *cobra.Command) (api.BeginRequest, error) {
 	}
 	if req.GraceMS, err = graceMS(c, f.grace); err != nil {
 		return req, err
+	}
+	if req.OutputMax, err = parseBytes(f.outputMax); err != nil {
+		return req, usageError(c, "--output-max: %v", err)
+	}
+	switch req.OnOutputMax = api.OutputPolicy(f.onOutputMax); req.OnOutputMax {
+	case "", api.OutputDrop, api.OutputStop:
+	default:
+		return req, usageError(c, "--on-output-max: %q is neither drop nor stop", f.onOutputMax)
 	}
 	req.Limits, err = f.limits.limits(c)
 	return req, err

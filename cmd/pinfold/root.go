@@ -83,6 +83,7 @@ func (a *app) commands() []*cobra.Command {
 		a.serveCmd(),
 		a.beginCmd(), a.runCmd(), a.finishCmd(), a.abandonCmd(),
 		a.psCmd(), a.treeCmd(), a.showCmd(), a.waitCmd(), a.signalCmd(),
+		a.logsCmd(), a.attachCmd(), a.writeCmd(),
 		a.receiptCmd(), a.receiptsCmd(),
 		a.doctorCmd(), a.versionCmd(),
 	}

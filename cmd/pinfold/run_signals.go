@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -19,6 +21,12 @@ func (c caught) number() int { return int(c) }
 // is on this one.
 func (c caught) name() string { return strconv.Itoa(int(c)) }
 
+// stops tells whether the signal ends what does not catch it, when it comes
+// before there is a command to pass it to.
+func (c caught) stops() bool {
+	return slices.Contains([]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}, syscall.Signal(c))
+}
+
 // signals are those that run passes on. Before there is a command to pass them
 // to, one that would stop it stops run.
 type signals struct {
@@ -27,10 +35,50 @@ type signals struct {
 	first atomic.Pointer[caught]
 }
 
-func catchSignals() *signals {
-	s := &signals{ch: make(chan os.Signal, 32), done: make(chan struct{})}
-	signal.Notify(s.ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+// passedOn are the signals that a command gets when run does.
+func passedOn() []syscall.Signal {
+	return []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
+}
+
+// catchSignals catches them, but for those that whoever started us wanted
+// ignored: HUP under nohup, INT and QUIT in a script's background.
+func catchSignals(more ...syscall.Signal) *signals {
+	s := &signals{ch: make(chan os.Signal, 64), done: make(chan struct{})}
+	ignored := ignoredAtStart()
+	for _, sig := range append(passedOn(), more...) {
+		if !ignored(sig) {
+			signal.Notify(s.ch, sig)
+		}
+	}
 	return s
+}
+
+// ignoredAtStart tells which signals our parent wanted ignored. Go's runtime
+// keeps INT and HUP as they were, and those that it leaves alone; a shell that
+// ignores INT for us ignores QUIT as well.
+func ignoredAtStart() func(syscall.Signal) bool {
+	mask, _ := strconv.ParseUint(selfStatus("SigIgn"), 16, 64)
+	return func(sig syscall.Signal) bool {
+		if sig == syscall.SIGQUIT {
+			return signal.Ignored(syscall.SIGINT)
+		}
+		return signal.Ignored(sig) || mask&(1<<(sig-1)) != 0
+	}
+}
+
+// selfStatus is a field of /proc/self/status; empty: it is not there.
+func selfStatus(field string) string {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte(field+":")); ok {
+			return string(bytes.TrimSpace(v))
+		}
+	}
+	return ""
 }
 
 func (s *signals) stop() {
@@ -51,10 +99,11 @@ func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 				return
 			case sig := <-s.ch:
 				n, _ := sig.(syscall.Signal)
-				if !slices.Contains([]syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2}, n) {
-					c := caught(n)
+				if c := caught(n); c.stops() {
 					s.first.CompareAndSwap(nil, &c)
 					cancel()
+				} else if n == syscall.SIGTSTP {
+					stopSelf(s.ch)
 				}
 			}
 		}
@@ -85,4 +134,16 @@ func (s *signals) forward(pass func(caught)) {
 			}
 		}
 	}
+}
+
+// stopSelf stops us as TSTP does what does not catch it, and returns when we
+// go on. In a process group that no shell watches, TSTP stops nobody, and it
+// returns at once. The signal goes to this very thread: it is stopped before the
+// call returns.
+func stopSelf(ch chan os.Signal) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signal.Reset(syscall.SIGTSTP)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGTSTP))
+	signal.Notify(ch, syscall.SIGTSTP)
 }

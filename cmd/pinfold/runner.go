@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"pinfold.dev/api"
@@ -43,21 +44,27 @@ func (r *runner) attached(ctx context.Context) error {
 	}
 	sigs := catchSignals()
 	defer sigs.stop()
-	early, cancel := sigs.cancelOnStop(ctx)
 	// A closed stream of ours is /dev/null by now: Go's runtime sees to that.
-	p, err := r.start(early, os.Stdin, os.Stdout, os.Stderr)
-	cancel()
-	if s := sigs.early(); s != nil && err != nil {
-		return status(128 + s.number())
-	}
+	p, err := r.startEarly(ctx, sigs, os.Stdin, os.Stdout, os.Stderr)
 	if err != nil {
 		return err
 	}
-	go sigs.forward(func(s caught) { r.pass(ctx, p, s) })
+	go sigs.forward(func(s caught) {
+		if syscall.Signal(s) == syscall.SIGTSTP {
+			r.suspend(ctx, p, sigs)
+			return
+		}
+		r.pass(ctx, p, s)
+	})
 	p, err = r.wait(ctx, p)
 	if err != nil {
 		return &exitError{exitService, err}
 	}
+	return r.end(ctx, p)
+}
+
+// end finishes our own turn and exits as its command did.
+func (r *runner) end(ctx context.Context, p api.Process) error {
 	if r.own {
 		r.finish(ctx)
 	}
@@ -68,6 +75,17 @@ func (r *runner) attached(ctx context.Context) error {
 		}
 	}
 	return exitAs(p)
+}
+
+// startEarly is start, which a stopping signal ends.
+func (r *runner) startEarly(ctx context.Context, sigs *signals, files ...*os.File) (api.Process, error) {
+	early, cancel := sigs.cancelOnStop(ctx)
+	p, err := r.start(early, files...)
+	cancel()
+	if s := sigs.early(); s != nil && err != nil {
+		return p, status(128 + s.number())
+	}
+	return p, err
 }
 
 // start begins the turn, if it is ours to begin, and launches into it. A turn
@@ -85,15 +103,20 @@ func (r *runner) start(ctx context.Context, files ...*os.File) (api.Process, err
 		return p, nil
 	}
 	if r.own {
-		// Not by ctx: it may be what ended.
-		now := int64(0)
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		if _, aerr := r.client.Abandon(last, r.turn, api.AbandonRequest{GraceMS: &now}); aerr != nil {
-			fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(aerr.Error()))
-		}
+		r.drop(ctx)
 	}
 	return p, launchError(err)
+}
+
+// drop ends a turn of ours whose only command could not be started, also when
+// ctx has ended.
+func (r *runner) drop(ctx context.Context) {
+	now := int64(0)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if _, err := r.client.Abandon(ctx, r.turn, api.AbandonRequest{GraceMS: &now}); err != nil {
+		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(err.Error()))
+	}
 }
 
 // launchError gives a failed launch the exit code that a shell gives it.

@@ -73,3 +73,10 @@ func EOFCharacter(fd int) (byte, error) {
 	}
 	return t.Cc[unix.VEOF], nil
 }
+
+// Foreground is the process group that a terminal listens to; the caller's
+// controlling terminal only, else ENOTTY.
+func Foreground(fd int) (int, error) {
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return n, os.NewSyscallError("ioctl TIOCGPGRP", err)
+}
