@@ -226,7 +226,7 @@ export interface SpawnOptions {
   labels?: Record<string, string>;
   minGrade?: Grade;
   cwdPolicy?: 'must_exist' | 'nearest';
-  /** How much of each output stream is kept for slow readers; default 16 MiB. */
+  /** How far it may get ahead of who reads a stream: what is kept of it; default 64 MiB, at most 1 GiB. */
   maxBytes?: number;
   idempotencyKey?: string;
   /** How long after the exit output is waited for, when a descendant holds it; default: until it ends. */

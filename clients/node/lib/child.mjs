@@ -22,7 +22,9 @@ export class ChildProcess extends EventEmitter {
   #over = false;
   #closes = 1; // the exit, and each output stream
   #timer = null;
-  #launched;
+  #launched; // a promise of the process, or of null
+  #all; // streams, also those that are copied
+  #unavailable = false; // was told
   #copied; // [from, to] while it runs
 
   constructor(turn, plan) {
@@ -32,6 +34,7 @@ export class ChildProcess extends EventEmitter {
     this.spawnargs = plan.args;
     this.#launched = this.#launch(plan);
     this.#streams(plan);
+    this.#bounds(plan);
   }
 
   /** One that runs already. offsets: where its streams were read up to. */
@@ -40,7 +43,7 @@ export class ChildProcess extends EventEmitter {
     const kept = (name) => (info.output && name in info.output && !info.acknowledged ? 'pipe' : 'ignore');
     return new ChildProcess(process.turn, {
       file: info.argv?.[0] ?? '', args: info.argv ?? [], process, offsets, drain, acknowledge, timeout: 0,
-      pty: Boolean(info.terminal), stdio: [info.stdin ? 'pipe' : 'ignore', kept('stdout'), kept('stderr')],
+      stdio: [info.stdin ? 'pipe' : 'ignore', kept('stdout'), kept('stderr')],
     });
   }
 
@@ -61,37 +64,36 @@ export class ChildProcess extends EventEmitter {
     return this.process;
   }
 
-  #streams({ stdio, pty, offsets = {}, drain, timeout, killSignal, signal }) {
+  #streams({ stdio, offsets = {}, drain }) {
     const output = (i, name) => {
       if (stdio[i] === 'ignore' || stdio[i] === 'stdout' || (i === 2 && stdio[i] === 'pty')) return null;
-      const s = new OutputStream(name, { offset: offsets[name], drain });
+      const s = new OutputStream(name, {
+        offset: offsets[name], drain, gap: (g) => this.emit('gap', g), failed: (e) => this.#broken(s, e),
+      });
       this.#closes++;
       s.once('close', () => this.#maybeClose());
-      s.on('gap', (gap) => this.#gap(s, gap));
       this.#launched.then((p) => (p === null ? s.destroy() : s.open(p)));
       return s;
     };
     const all = [stdio[0] === 'ignore' ? null : new InputStream(this.#launched), output(1, 'stdout'), output(2, 'stderr')];
     if (all[1] === null && stdio[0] === 'pty') all[1] = output(0, 'stdout');
-    const named = (s, i) => typeof s !== 'object' || s === null ? all[i] : null;
     this.#copy(stdio, all);
-    [this.stdin, this.stdout, this.stderr] = this.stdio = [0, 1, 2].map((i) => named(stdio[i], i));
-    this.terminal = pty;
+    this.stdio = all.map((s, i) => (typeof stdio[i] === 'object' ? null : s)); // copied ones are not seen
+    [this.stdin, this.stdout, this.stderr] = this.stdio;
     this.#all = all;
+  }
+
+  #bounds({ timeout, killSignal, signal }) {
     if (timeout > 0) {
       this.#timer = setTimeout(() => { if (!this.killed) this.kill(killSignal); }, timeout);
     }
-    if (signal && !signal.aborted) {
-      const abort = () => {
-        if (this.kill(killSignal)) this.emit('error', aborted(signal.reason));
-      };
-      signal.addEventListener('abort', abort, { once: true });
-      this.once('exit', () => signal.removeEventListener('abort', abort));
-      this.once('close', () => signal.removeEventListener('abort', abort));
-    }
+    if (!signal || signal.aborted) return;
+    const abort = () => {
+      if (this.kill(killSignal)) this.emit('error', aborted(signal.reason));
+    };
+    signal.addEventListener('abort', abort, { once: true });
+    for (const over of ['exit', 'close']) this.once(over, () => signal.removeEventListener('abort', abort));
   }
-
-  #all;
 
   /** Streams of ours that the process would have inherited. */
   #copy(stdio, [stdin, ...outs]) {
@@ -120,7 +122,7 @@ export class ChildProcess extends EventEmitter {
       soon(() => this.#failed(e));
       return;
     }
-    if (plan.acknowledge) {
+    if (plan.acknowledge && this.process.info.output) {
       this.once('close', () => this.process.acknowledge().catch(() => {})); // it goes by itself, later
     }
     soon(() => this.#exited(status));
@@ -129,7 +131,7 @@ export class ChildProcess extends EventEmitter {
   #exited(status) {
     this.#finish();
     if (status.state === 'lost') {
-      soon(() => this.#maybeClose());
+      soon(() => this.#flush());
       this.emit('error', new PinfoldError('process_lost', `nobody saw how process ${this.process.id} ended: ${status.why ?? 'unknown'}`));
       return;
     }
@@ -156,7 +158,7 @@ export class ChildProcess extends EventEmitter {
     }
     for (const s of this.#all.slice(1)) s?.destroy();
     soon(() => this.#maybeClose());
-    this.emit('error', e);
+    this.#tell(e);
   }
 
   #finish() {
@@ -173,15 +175,18 @@ export class ChildProcess extends EventEmitter {
     if (--this.#closes === 0) this.emit('close', this.exitCode, this.signalCode);
   }
 
-  /** Told by the child; an error, told once, where nobody listens to it. */
-  #gap(stream, gap) {
-    if (this.emit('gap', gap) || stream.listenerCount('gap') > 1) return;
-    const e = new PinfoldError('gap', `bytes ${gap.from} to ${gap.to} of ${gap.stream} cannot be read any more`, {
-      remedy: "read faster, ask for a larger maxBytes, or listen to 'gap'", details: { from: String(gap.from), to: String(gap.to) },
-    });
-    const told = stream.listenerCount('error') > 0;
-    stream.destroy(told ? e : null);
-    if (!told) this.emit('error', e);
+  /** An output stream cannot go on. It is told once, by the stream if somebody listens there. */
+  #broken(stream, e) {
+    const heard = stream.listenerCount('error') > 0;
+    stream.destroy(heard ? e : null);
+    if (!heard) this.#tell(e);
+  }
+
+  #tell(e) {
+    // That nobody answers, several would say.
+    if (e.code === 'unavailable' && this.#unavailable) return;
+    this.#unavailable = e.code === 'unavailable';
+    this.emit('error', e);
   }
 
   /** Asks the service to send a signal; false when the process is known to be over. */

@@ -1,10 +1,8 @@
 import { invalid } from './errors.mjs';
-import { plan, signalName } from './plan.mjs';
+import { plan, signalName, usualSpool } from './plan.mjs';
 import { ChildProcess } from './child.mjs';
 
-// What a spool keeps without being asked, and what it can keep at most.
-const usualSpool = 16 << 20;
-const mostSpool = 1 << 30;
+const mostSpool = 1 << 30; // that the service takes
 
 /** child_process.execFile, as a promise that has `child`. */
 export function exec(turn, file, args, options) {

@@ -17,10 +17,15 @@ export class OutputStream extends Readable {
   #wanted = false;
   #running = false;
   #ref = true;
+  #gap;
+  #failed;
   #empty = 0; // answers in a row
 
-  constructor(name, { offset = 0, drain, highWaterMark = 1 << 16 } = {}) {
+  /** gap and failed, of whom it belongs to, are told of gaps, and why it cannot go on. */
+  constructor(name, { offset = 0, drain, highWaterMark = 1 << 16, gap = () => false, failed = (e) => this.destroy(e) } = {}) {
     super({ highWaterMark });
+    this.#gap = gap;
+    this.#failed = failed;
     this.name = name;
     /** Of the next byte that the service will send. */
     this.offset = offset;
@@ -63,7 +68,9 @@ export class OutputStream extends Readable {
   #go() {
     if (this.#process && this.#wanted && !this.#running) {
       this.#running = true;
-      this.#follow().catch((e) => this.destroy(e.code === 'ABORT_ERR' ? null : e));
+      this.#follow().catch((e) => process.nextTick(() => {
+        if (!this.destroyed) this.#failed(e);
+      }));
     }
   }
 
@@ -133,8 +140,9 @@ export class OutputStream extends Readable {
     this.gapBytes += to - gap.from;
     // In a turn of its own: what a listener throws is not ours to catch.
     process.nextTick(() => {
-      if (!this.emit('gap', gap)) {
-        this.destroy(new PinfoldError('gap', `bytes ${gap.from} to ${gap.to} of ${this.name} cannot be read any more`, {
+      const heard = this.emit('gap', gap);
+      if (!this.#gap(gap) && !heard) {
+        this.#failed(new PinfoldError('gap', `bytes ${gap.from} to ${gap.to} of ${this.name} cannot be read any more`, {
           remedy: "read faster, ask for a larger maxBytes, or listen to 'gap'", details: { from: String(gap.from), to: String(to) },
         }));
       }
@@ -143,14 +151,16 @@ export class OutputStream extends Readable {
 
   /**
    * Whether an answer that ended was the last: the stream has ended, or twice
-   * nothing came of a process that is over. Once can be the service's end.
+   * nothing came, and nothing is there, of a process that is over. Once can be
+   * the service's end.
    */
   async #over(nothing) {
-    const ended = (info) => info.output?.[this.name]?.eof && info.output[this.name].bytes_total <= this.offset;
-    this.#empty = nothing ? this.#empty + 1 : 0;
+    const all = (info) => !(info.output?.[this.name]?.bytes_total > this.offset);
+    const ended = (info) => info.output?.[this.name]?.eof && all(info);
     const info = ended(this.#process.info) ? this.#process.info : await this.#process.refresh();
-    if (ended(info) || (this.#empty > 1 && info.status.state !== 'running')) return true;
-    if (nothing) await sleep(Math.min(10 * 2 ** this.#empty, 1000), undefined, { ref: this.#ref, signal: this.#stop.signal });
+    this.#empty = nothing && all(info) && info.status.state !== 'running' ? this.#empty + 1 : 0;
+    if (ended(info) || this.#empty > 1) return true;
+    if (nothing) await sleep(50, undefined, { ref: this.#ref, signal: this.#stop.signal });
     return false;
   }
 }

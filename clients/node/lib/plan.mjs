@@ -5,6 +5,12 @@ import { inspect } from 'node:util';
 import { constants } from 'node:os';
 import { invalid } from './errors.mjs';
 
+/**
+ * What is kept of a stream. A process is not held up by a slow reader, as it is
+ * by a pipe, so this is how far it may get ahead of one.
+ */
+export const usualSpool = 64 << 20;
+
 const known = new Set(['cwd', 'env', 'envAdd', 'stdio', 'shell', 'uid', 'gid', 'user', 'group', 'groups', 'signal', 'timeout', 'killSignal', 'pty',
   'umask', 'rlimits', 'nice', 'oomScoreAdj', 'noNewPrivs', 'stopSignal', 'deadline', 'labels', 'minGrade', 'cwdPolicy', 'maxBytes',
   'idempotencyKey', 'drain', 'acknowledge',
@@ -33,7 +39,7 @@ export function plan(file, args, options) {
   const stdio = streams(o.stdio, o.pty);
   return {
     file: command[0], args: command, stdio, request: request(command, o, stdio),
-    pty: stdio.includes('pty'), timeout, killSignal: signalName(o.killSignal ?? 'SIGTERM'), signal: o.signal,
+    timeout, killSignal: signalName(o.killSignal ?? 'SIGTERM'), signal: o.signal,
     drain: o.drain, acknowledge: o.acknowledge ?? true,
   };
 }
@@ -60,7 +66,7 @@ function words(file, args, shell) {
 function request(argv, o, stdio) {
   const stream = (s, i) => ({
     ignore: { mode: 'null' }, pty: { mode: 'pty', max_bytes: o.maxBytes }, stdout: { mode: 'stdout' },
-  }[s] ?? (i === 0 ? { mode: 'pipe' } : { mode: 'spool', max_bytes: o.maxBytes }));
+  }[s] ?? (i === 0 ? { mode: 'pipe' } : { mode: 'spool', max_bytes: o.maxBytes ?? usualSpool }));
   const [stdin, stdout, stderr] = stdio.map(stream);
   const r = {
     argv, env: pairs(o.env ?? process.env, 'env'), cwd: directory(o.cwd), cwd_policy: o.cwdPolicy,
