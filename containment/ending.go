@@ -2,6 +2,7 @@ package containment
 
 import (
 	"context"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -402,7 +403,24 @@ func (m *Manager) archive(t *turn) {
 	}
 	t.archived = true
 	m.drop(t.id)
+	if len(t.procs) >= manyProcs {
+		time.AfterFunc(answered, giveBack)
+	}
 }
+
+// giveBack returns memory to the system. What pools hold goes with the second
+// collection only.
+func giveBack() {
+	debug.FreeOSMemory()
+	debug.FreeOSMemory()
+}
+
+// answered is when the answers about a turn have been read.
+const answered = time.Second
+
+// manyProcs is how many launches make a turn large: its record was encoded and
+// read back whole, tens of megabytes of which the runtime would keep for later.
+const manyProcs = 1000
 
 // awaitReceipt waits for the first receipt.
 func (t *turn) awaitReceipt(ctx context.Context) (api.Receipt, error) {
