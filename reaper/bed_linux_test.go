@@ -476,32 +476,3 @@ func (b *bed) leaves() []string {
 	}
 	return names
 }
-
-// keeperFDs counts the keeper's descriptors, without those by which the Go
-// runtime waits for timers: it makes them with the first collection.
-func (b *bed) keeperFDs() (n int) {
-	dir := fmt.Sprintf("/proc/%d/fd", b.cmd.Process.Pid)
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, d := range list {
-		to, err := os.Readlink(filepath.Join(dir, d.Name()))
-		if err == nil && to != "anon_inode:[eventpoll]" && to != "anon_inode:[eventfd]" {
-			n++
-		}
-	}
-	return n
-}
-
-// keeperChildren lists the keeper's children, zombies included.
-func (b *bed) keeperChildren() string {
-	pid := b.cmd.Process.Pid
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	var all strings.Builder
-	for _, f := range tasks {
-		text, _ := os.ReadFile(f)
-		all.Write(text)
-	}
-	return all.String()
-}

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -177,7 +179,7 @@ func TestConnectionThatDoesNotRead(t *testing.T) {
 
 func TestPeerOfAnotherUser(t *testing.T) {
 	b := newBed(t)
-	for d := b.dir; d != "/tmp" && d != "/"; d = d[:len(d)-len("/"+last(d))] {
+	for d := b.dir; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) {
 		os.Chmod(d, 0o755)
 	}
 	if err := os.Chmod(b.socket, 0o666); err != nil {
@@ -204,13 +206,4 @@ func TestPeerOfAnotherUser(t *testing.T) {
 	if m := b.hello(testNonce); m.Error != nil {
 		t.Error(m.Error)
 	}
-}
-
-func last(path string) string {
-	for i := len(path) - 1; i >= 0; i-- {
-		if path[i] == '/' {
-			return path[i+1:]
-		}
-	}
-	return path
 }

@@ -114,21 +114,6 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	s.textIs("p1.stdout", fmt.Sprintln((taken+1)*len(block)+4))
 }
 
-// connections counts the keeper's.
-func (b *bed) connections() (n int) {
-	dir := fmt.Sprintf("/proc/%d/fd", b.cmd.Process.Pid)
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, d := range list {
-		if to, _ := os.Readlink(filepath.Join(dir, d.Name())); strings.HasPrefix(to, "socket:") {
-			n++
-		}
-	}
-	return n - 1 // it listens on one
-}
-
 // The end of a reader is told to who waits.
 func TestReaderOfStdinEnds(t *testing.T) {
 	s := newSpools(t, 0)
@@ -231,19 +216,6 @@ func TestTerminalOpenedAgain(t *testing.T) {
 	if took := s.keeperTicks() - before; took > 30 {
 		t.Errorf("%d ticks of processor time", took)
 	}
-}
-
-// keeperTicks is the processor time that the keeper has used.
-func (b *bed) keeperTicks() int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.cmd.Process.Pid))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')'):]))
-	user, system := 0, 0
-	fmt.Sscan(f[12], &user)
-	fmt.Sscan(f[13], &system)
-	return user + system
 }
 
 // Closing a terminal does not wait for who ignores the hangup.

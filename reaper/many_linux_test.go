@@ -285,19 +285,6 @@ func TestNoLeakOverLaunches(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(b.leaves()) == 0 && b.keeperChildren() == "" })
 }
 
-// keeperSwitches counts how often the keeper's threads went to wait.
-func (b *bed) keeperSwitches() (n int) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", b.cmd.Process.Pid))
-	for _, f := range files {
-		text, _ := os.ReadFile(f)
-		_, rest, _ := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
-		var v int
-		fmt.Sscan(rest, &v)
-		n += v
-	}
-	return n
-}
-
 // An idle keeper is never woken.
 func TestIdle(t *testing.T) {
 	b := newBed(t)

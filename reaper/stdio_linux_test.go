@@ -1,7 +1,6 @@
 package reaper_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -271,23 +270,6 @@ func TestIdleWithStreams(t *testing.T) {
 		t.Errorf("%d kB of private memory", private>>10)
 	}
 	t.Logf("%d kB of private memory with two live processes that have streams", private>>10)
-}
-
-// keeperMemory is the keeper's private memory in bytes, without that of files.
-func (b *bed) keeperMemory() (total int) {
-	b.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for line := range bytes.Lines(text) {
-		n := 0
-		if _, err := fmt.Sscanf(string(line), "Anonymous: %d kB", &n); err == nil {
-			return n << 10
-		}
-	}
-	b.t.Fatal("no Anonymous line in smaps_rollup")
-	return 0
 }
 
 func TestOutputMax(t *testing.T) {

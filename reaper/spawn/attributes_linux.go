@@ -51,6 +51,9 @@ func setAttributes(a *args) {
 			fail(a, StepUser, e, 0)
 		}
 	}
+	if a.private { // a shared memory the keeper takes care of
+		syscall.RawSyscall6(syscall.SYS_PRCTL, prSetDumpable, 0, 0, 0, 0, 0)
+	}
 	if oom >= 0 {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(oom), uintptr(unsafe.Pointer(a.oomText)), a.oomLen); e != 0 {
 			fail(a, StepOOM, e, 0)
@@ -67,7 +70,8 @@ func setAttributes(a *args) {
 // openOOM opens oom_score_adj, which is written once the user is another: the
 // kernel then lets it only be raised. The memory is a copy here, or the keeper's
 // would change with it (__set_oom_adj of fs/proc/base.c, all that share it).
-// Made dumpable, the file is the user's own where the keeper is not root.
+// The file of an undumpable process is root's: where the keeper is not root, the
+// child must be dumpable for a moment.
 //
 //go:nosplit
 //go:norace
@@ -75,9 +79,13 @@ func openOOM(a *args) int {
 	if a.oomText == nil {
 		return -1
 	}
-	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetDumpable, 1, 0, 0, 0, 0)
 	path := [...]byte{'/', 'p', 'r', 'o', 'c', '/', 's', 'e', 'l', 'f', '/', 'o', 'o', 'm', '_', 's', 'c', 'o', 'r', 'e', '_', 'a', 'd', 'j', 0}
-	fd, _, e := syscall.RawSyscall6(syscall.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path)), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
+	const flags = syscall.O_WRONLY | syscall.O_CLOEXEC
+	fd, _, e := syscall.RawSyscall6(syscall.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path)), flags, 0, 0, 0)
+	if e == syscall.EACCES {
+		syscall.RawSyscall6(syscall.SYS_PRCTL, prSetDumpable, 1, 0, 0, 0, 0)
+		fd, _, e = syscall.RawSyscall6(syscall.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path)), flags, 0, 0, 0)
+	}
 	if e != 0 {
 		fail(a, StepOOM, e, 0)
 	}
