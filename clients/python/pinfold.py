@@ -45,7 +45,6 @@ import array
 import asyncio
 import base64
 import contextlib
-import functools
 import http.client
 import io
 import json
@@ -60,12 +59,11 @@ import socket as _socket
 import subprocess
 import threading
 import time
-import types
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
 from subprocess import DEVNULL, PIPE, STDOUT, CalledProcessError, CompletedProcess, SubprocessError, TimeoutExpired
-from typing import (IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
+from typing import (IO, Any, Callable, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Type, TypeVar, Union)
 
 __version__ = "0.1"
@@ -110,7 +108,7 @@ class PinfoldError(Exception):
         number = self.details.get("errno", "")
         if isinstance(self, OSError) and number.isdigit():
             # OSError's own arguments, which it has room for only as positions.
-            super().__init__(int(number), os.strerror(int(number)), self.details.get("path"))  # type: ignore[call-arg]
+            super().__init__(int(number), os.strerror(int(number)), self.details.get("path"))
         else:
             super().__init__(message)
 
@@ -211,12 +209,17 @@ _ERRORS: Mapping[str, Type[PinfoldError]] = {c.code: c for c in (
     ExecFailed, LaunchRefused, GradeUnavailable, LimitUnavailable, KeeperLost, Unavailable, Internal)}
 
 
-@functools.lru_cache(maxsize=None)
+_BOTH: Dict[Tuple[type, type], Type[PinfoldError]] = {}
+
+
 def _with_errno(kind: Type[PinfoldError], number: int) -> Type[PinfoldError]:
     """kind, that is also the OSError which Python has for an errno."""
     own = type(OSError(number, ""))
-    return kind if issubclass(kind, own) else types.new_class(
-        kind.__name__, (kind, own), exec_body=lambda d: d.update(__module__=kind.__module__, __doc__=kind.__doc__))
+    if issubclass(kind, own):
+        return kind
+    if (kind, own) not in _BOTH:
+        _BOTH[kind, own] = type(kind.__name__, (kind, own), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    return _BOTH[kind, own]
 
 
 def _error(status: int, body: bytes) -> PinfoldError:
@@ -387,9 +390,8 @@ class _Connection(http.client.HTTPConnection):
 
     def send(self, data: Any) -> None:
         if self.fds:
-            if self.sock is None:
-                self.connect()
-            sent = self.sock.sendmsg([data], _rights(self.fds))
+            sock: _socket.socket = self.sock
+            sent = sock.sendmsg([data], _rights(self.fds))
             self.fds = ()
             data = memoryview(data)[sent:]
         super().send(data)
@@ -481,7 +483,8 @@ class Client:
             if c.sock is None:
                 c.connect()
             asked, c.fds = True, fds
-            c.request(method, path, body=body, headers=dict(headers))
+            with contextlib.suppress(BrokenPipeError):  # it has answered without reading all
+                c.request(method, path, body=body, headers=dict(headers))
             return c, c.getresponse()
         except _socket.timeout as e:
             c.close()
@@ -952,7 +955,7 @@ class Process:
 
     def resize(self, rows: int, cols: int) -> Tuple[int, int]:
         """Gives its terminal another size. Returns the one that it has now."""
-        size = self.turn.client._call("POST", self._path + "/resize", {"rows": rows, "cols": cols})
+        size: Dict[str, int] = self.turn.client._call("POST", self._path + "/resize", {"rows": rows, "cols": cols})
         return size["rows"], size["cols"]
 
     def ack(self) -> None:
@@ -1001,7 +1004,7 @@ class Output:
         seconds after the process's end."""
         if offset is not None:
             self.offset = offset
-        query = {"follow": "true", "drain_ms": _ms(drain)}
+        query: Dict[str, Any] = {"follow": "true", "drain_ms": _ms(drain)}
         while True:
             lines = self.process.turn.client._again(lambda: self._lines(offset=self.offset, **query))
             last: Json = {}
@@ -1021,14 +1024,14 @@ class Output:
     def __iter__(self) -> Iterator[Union[bytes, Gap]]:
         return self.follow()
 
-    def _lines(self, **query: Any) -> Any:
+    def _lines(self, **query: Any) -> Generator[Json, None, None]:
         """Opens an answer of lines of JSON; a generator whose request is made."""
         client = self.process.turn.client
         path = f"{self.process._path}/output" + _query(dict(query, stream=self.stream))
         timeout = None if query.get("follow") else client.timeout
         c, answer = client._open("GET", path, None, {"Accept": "application/x-ndjson"}, (), timeout)
 
-        def lines() -> Iterator[Json]:
+        def lines() -> Generator[Json, None, None]:
             done = False
             try:
                 for line in answer:
@@ -1414,7 +1417,7 @@ class Popen:
             _close_pipe(self.stdin)
             return
         if self.text_mode:
-            input = input.encode(self.stdin.encoding, self.stdin.errors)
+            input = input.encode(getattr(self.stdin, "encoding"), getattr(self.stdin, "errors"))
         self._input = memoryview(input).cast("b") if len(input) else None
 
     def _exchange(self, end: Optional[float], timeout: Optional[float], drain: Optional[float]) -> None:
@@ -1630,12 +1633,13 @@ class AsyncProcess:
             reader = asyncio.StreamReader(limit=limit, loop=loop)
             protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
             if name == "stdin":
-                transport, _ = await loop.connect_write_pipe(lambda: protocol, f)
-                self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)  # type: ignore[arg-type]
+                w, _ = await loop.connect_write_pipe(lambda: protocol, f)
+                self.stdin = asyncio.StreamWriter(w, protocol, None, loop)
+                self._transports.append(w)
             else:
-                transport, _ = await loop.connect_read_pipe(lambda: protocol, f)
+                r, _ = await loop.connect_read_pipe(lambda: protocol, f)
                 setattr(self, name, reader)
-            self._transports.append(transport)
+                self._transports.append(r)
 
     async def _ended(self) -> int:
         self.process.info = await _ask_again(self.process.turn.client, "GET", self.process._path + "/wait")

@@ -153,6 +153,14 @@ class Inputs(ServiceCase):
         p.close_stdin()
         self.assertEqual(joined(p.output()), b"end\n")
 
+    def test_nobody_to_write_to(self):
+        """A refusal comes before all is sent, and is told."""
+        p = self.t.launch(["sleep", "600"])
+        for data in (b"", b"x", b"x" * (8 << 20)):
+            with self.assertRaises(pinfold.PinfoldError) as e:
+                p.write(data)
+            self.assertNotEqual(e.exception.status, 0, e.exception)
+
     def test_who_does_not_read_holds_the_writer(self):
         p = self.t.launch(["sleep", "600"], stdin="pipe")
         done = threading.Event()
