@@ -3,8 +3,10 @@
 // journal, and answers the service over the protocol of internal/wire.
 //
 // One thread does everything. It waits in epoll for the listening socket, the
-// connections, the pipes of launches that are not decided, and the counter that
-// the handler of SIGCHLD adds to; nothing it does then waits for anybody, so a
+// connections, the pipes of launches that are not decided, the streams that it
+// keeps for processes, and the counter that the handler of SIGCHLD adds to;
+// nothing it does then waits for anybody (a slow disk apart, see package spool),
+// and a stream brings 64 KiB at most before it is another's turn, so a
 // connection that does not read, or a launch into a cgroup that was frozen
 // meanwhile, holds up nothing. A child is cloned and reaped by the same thread,
 // so a launch is always known before its end is seen. (A second thread in
