@@ -21,7 +21,8 @@ const (
 	quitTime   = time.Second            // for a keeper to go when it was told to
 	besideTime = 2 * time.Millisecond   // between a keeper's end and populated 0
 	settleTime = 200 * time.Millisecond // between populated 0 and the last handle readable
-	stopTime   = 5 * time.Second        // for systemd to hear of it
+	stopTime   = 5 * time.Second        // for systemd to hear of it,
+	stopTries  = 5                      // each of so many times
 )
 
 // Fence returns once the keeper launches nothing more, or is dead.
@@ -275,14 +276,22 @@ func (x *hold) remove(ctx context.Context) error {
 	return nil
 }
 
-// tellSystemd stops the unit, which is empty; the answer changes nothing.
+// tellSystemd stops the unit, which is empty; the answer changes nothing. It
+// tries again: systemd may be busy, and may itself have missed that the scope
+// is empty.
 func (x *hold) tellSystemd() {
 	if x.host.mgr == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-	defer cancel()
-	if err := x.host.mgr.StopScope(ctx, x.facts.Unit); err != nil {
-		x.host.log.Warn("stop an empty scope", "unit", x.facts.Unit, "error", err)
+	var err error
+	for try := range stopTries {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		err = x.host.mgr.StopScope(ctx, x.facts.Unit)
+		cancel()
+		if err == nil {
+			return
+		}
+		time.Sleep(time.Second << try)
 	}
+	x.host.log.Warn("stop an empty scope", "unit", x.facts.Unit, "error", err)
 }
