@@ -62,7 +62,7 @@ func InVM(t *testing.T, kernelDir string, o BedOptions, runs []vmRun) {
 	if err := os.WriteFile(job, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	argv := []string{bedScript(t, "vm-run.sh"), "--no-bus", "--linger", "--chdir", dir, "--kernel", kernelDir}
+	argv := []string{bedScript(t, "vm-run.sh"), "--linger", "--chdir", dir, "--kernel", kernelDir}
 	all := o
 	all.Timeout = o.timeout() * time.Duration(len(runs))
 	all.Props = append(all.Props, "Delegate=yes")

@@ -53,7 +53,7 @@ type Scope struct {
 // *Error; after one the scope may still come, and lives as long as its process.
 //
 // The caller verifies membership: the manager also calls a scope active when
-// its process was a zombie.
+// its process was a zombie. That one is empty and stays: stop it.
 func (m *Manager) StartScope(ctx context.Context, spec ScopeSpec) (Scope, error) {
 	op := "start scope " + spec.Unit
 	if !ourUnit(spec.Unit) {

@@ -132,6 +132,11 @@ func TestScopeOfProcessThatIsGone(t *testing.T) {
 			if len(b) > 0 || (err != nil && !os.IsNotExist(err)) {
 				t.Errorf("zombie (handle: %v): its scope holds %q, %v", handle, b, err)
 			}
+			// It never was anything but empty, so nothing tells the manager.
+			if err := m.StopScope(t.Context(), s.Unit); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the empty scope is gone", gone(s.ControlGroup))
 		}
 		t.Logf("zombie (handle: %v): %+v, %v", handle, s, err)
 	}
