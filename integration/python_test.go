@@ -15,7 +15,7 @@ import (
 // example gateway to its README, by tests in Python: each starts a service of
 // its own. They must not be skipped, and there must be as many as there are.
 
-func TestPythonClient(t *testing.T) { pythonTests(t, "../clients/python", 150) }
+func TestPythonClient(t *testing.T) { pythonTests(t, "../clients/python", 212) }
 
 func TestExampleGateway(t *testing.T) { pythonTests(t, "../examples/gateway", 19) }
 

@@ -56,7 +56,6 @@ import select
 import selectors
 import signal as _signal
 import socket as _socket
-import subprocess
 import threading
 import time
 import urllib.parse

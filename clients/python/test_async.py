@@ -3,12 +3,9 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
-import time
 import unittest
 
-import pinfold
 from pinfold import DEVNULL, PIPE, STDOUT
 from testservice import ServiceCase
 

@@ -2,16 +2,13 @@
 
 import os
 import signal
-import subprocess
-import tempfile
 import threading
 import time
 import unittest
-from pathlib import Path
 
 import pinfold
 from pinfold import Gap
-from testservice import ServiceCase, exists
+from testservice import ServiceCase, own_dir
 
 
 def joined(pieces) -> bytes:
@@ -20,8 +17,7 @@ def joined(pieces) -> bytes:
 
 class Spools(ServiceCase):
     def setUp(self):
-        self.dir = Path(tempfile.mkdtemp(prefix="pinfold-output."))
-        self.addCleanup(lambda: subprocess.run(["rm", "-rf", self.dir], check=True))
+        self.dir = own_dir(self)
         self.t = self.turn()
 
     def test_read(self):

@@ -5,12 +5,10 @@ import errno
 import io
 import os
 import select
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import pinfold
 from pinfold import DEVNULL, PIPE, STDOUT
-from testservice import ServiceCase, exists
+from testservice import ServiceCase, exists, own_dir
 
 BIG = 8 << 20
 
@@ -48,8 +46,7 @@ class Cases:
 
     def setUp(self) -> None:
         super().setUp()
-        self.dir = Path(tempfile.mkdtemp(prefix="pinfold-popen."))
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.dir = own_dir(self)
 
     # -- ends
 

@@ -1,8 +1,8 @@
 """Client, Turn, Process: against the real service."""
 
 import errno
+import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import unittest
 from pathlib import Path
 from unittest import mock
 
 import pinfold
-from testservice import ServiceCase, exists
+from testservice import ServiceCase, exists, own_dir
 
 
 class Turns(ServiceCase):
@@ -175,16 +176,74 @@ class Processes(ServiceCase):
         self.assertIn(e.exception.remedy, str(e.exception))
 
 
+class Users(ServiceCase):
+    def as_nobody(self, work):
+        """What work returns in a process of uid and gid 65534."""
+        r, w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(r)
+                os.chdir("/")
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                os.write(w, json.dumps(work(pinfold.Client(self.service.socket))).encode())
+            except BaseException:
+                os.write(w, json.dumps(traceback.format_exc()).encode())
+            finally:
+                os._exit(0)
+        os.close(w)
+        with open(r, "rb") as f:
+            said = json.loads(f.read())
+        os.waitpid(pid, 0)
+        return said
+
+    def test_an_ordinary_user(self):
+        mine = self.turn()
+
+        def work(client):
+            with client.turn() as t:
+                ids = t.check_output(["sh", "-c", "id -u; id -g; id -G"], text=True).split()
+                refused = []
+                for ask in (lambda: t.Popen(["id"], user="root"), lambda: client.attach(mine.id)):
+                    try:
+                        ask()
+                    except pinfold.PinfoldError as e:
+                        refused.append(e.code)
+            return ids, refused, t.receipt.state, [x["id"] == t.id for x in client.turns(all=True)]
+
+        self.assertEqual(self.as_nobody(work), [["65534"] * 3, ["forbidden", "not_found"], "finished", [True]])
+
+
+class InPlace(ServiceCase):
+    """What an SDK starts by argv, and then speaks to over its own pipes."""
+
+    def test_an_sdk_starts_a_server(self):
+        t = self.turn()
+        server = "import sys, subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)\nfor l in sys.stdin: print(l.upper(), end='', flush=True)"
+        argv = [self.service.bin / "pinfold", "run", "--in-place", "--turn", t.id, "--", sys.executable, "-c", server]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              env=dict(os.environ, PINFOLD_SOCKET=self.service.socket)) as p:
+            p.stdin.write("hello\n")
+            p.stdin.flush()
+            self.assertEqual(p.stdout.readline(), "HELLO\n")
+            joined = t.processes()[0]
+            self.assertEqual((joined.pid, joined.info["in_place"]), (p.pid, True))
+            self.assertEqual(sorted(m["comm"] for m in t.tree())[-1], "sleep")
+            self.assertTrue(t.abandon(grace=0).complete)
+            self.assertEqual(p.wait(60), -signal.SIGKILL)  # our own child still
+
+
 class Restarts(ServiceCase):
     """The service is killed; turns, waits and exit codes are not."""
 
     def setUp(self):
-        self.dir = tempfile.TemporaryDirectory(prefix="pinfold-restart.")
-        self.addCleanup(self.dir.cleanup)
+        self.dir = own_dir(self)
 
     def test_a_wait_outlasts_a_restart(self):
         t = self.turn()
-        go = Path(self.dir.name) / "go"
+        go = self.dir / "go"
         p = t.Popen(["sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done; cat; exit 5"],
                     stdin=pinfold.PIPE, stdout=pinfold.PIPE)
         got = []
@@ -201,7 +260,7 @@ class Restarts(ServiceCase):
 
     def test_it_may_end_while_the_service_is_away(self):
         t = self.turn()
-        go = Path(self.dir.name) / "go2"
+        go = self.dir / "go2"
         p = t.Popen(["sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done; exit 6"])
         self.service.kill()
         go.touch()
@@ -215,9 +274,7 @@ class Sockets(unittest.TestCase):
     """Without a service."""
 
     def setUp(self):
-        d = tempfile.TemporaryDirectory(prefix="pinfold-sock.")
-        self.addCleanup(d.cleanup)
-        self.dir = Path(d.name)
+        self.dir = own_dir(self)
 
     def test_the_default_socket(self):
         own = self.dir / "pinfold" / "pinfold.sock"

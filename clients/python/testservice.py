@@ -51,9 +51,20 @@ def remove_cgroup(top: Path) -> None:
 
 def sweep(mount: Path) -> None:
     """Removes what runs that are gone have left."""
-    for d in mount.glob(PREFIX + "*"):
-        if not os.path.exists("/proc/" + d.name[len(PREFIX):].split(".")[0]):
+    for d in [*mount.glob(PREFIX + "*"), *Path(tempfile.gettempdir()).glob(PREFIX + "*")]:
+        if os.path.exists("/proc/" + d.name[len(PREFIX):].split(".")[0]):
+            continue
+        if d.is_relative_to(mount):
             remove_cgroup(d)
+        else:
+            shutil.rmtree(d, ignore_errors=True)
+
+
+def tempdir() -> Path:
+    """A directory that everybody can read, and that a later run can sweep."""
+    d = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}."))
+    d.chmod(0o755)
+    return d
 
 
 class Service:
@@ -71,8 +82,7 @@ class Service:
         Service.count += 1
         self.cgroup = mount / f"{PREFIX}{os.getpid()}.{Service.count}"
         self.cgroup.mkdir()
-        self.dir = Path(tempfile.mkdtemp(prefix="pinfold-python."))
-        self.dir.chmod(0o755)
+        self.dir = tempdir()
         self.socket = str(self.dir / "run" / "pinfold.sock")
         self.log = self.dir / "log"
         self.client = pinfold.Client(self.socket)
@@ -149,6 +159,13 @@ class ServiceCase(unittest.TestCase):
                 return v
             self.assertLess(time.monotonic(), end, f"not so in {bound} s: {what}")
             time.sleep(0.01)
+
+
+def own_dir(case: unittest.TestCase) -> Path:
+    """A directory of one test."""
+    d = tempdir()
+    case.addCleanup(shutil.rmtree, d)
+    return d
 
 
 def exists(pid: int) -> bool:

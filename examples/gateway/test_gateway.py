@@ -4,20 +4,17 @@ import ctypes
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "clients" / "python"))
-from testservice import ServiceCase, exists  # noqa: E402
+from testservice import ServiceCase, exists, own_dir  # noqa: E402
 
 
 class Connection(http.client.HTTPConnection):
@@ -71,8 +68,7 @@ class Answer:
 
 class GatewayTest(ServiceCase):
     def setUp(self):
-        self.dir = Path(tempfile.mkdtemp(prefix="pinfold-gateway."))
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.dir = own_dir(self)
         self.chat = self.id().rpartition(".")[2].replace("_", "-")[:40]
         self.socket = str(self.dir / "gateway.sock")
         self.canary = subprocess.Popen(["sleep", "600"])
