@@ -80,6 +80,9 @@ func (c stray) end(t *testing.T, s *service) api.Receipt {
 		eventually(t, "a first beat in "+filepath.Base(string(h)), func() bool { return h.size(t) > 0 })
 	}
 	eventually(t, "as many processes as there are to be", func() bool { return x.look().Alive >= max(c.atLeast, 1) })
+	if c.status == api.ProcessExited && c.grace == 0 {
+		eventually(t, "the launcher has exited", func() bool { return x.look().Processes[0].Status.State == api.ProcessExited })
+	}
 	r := x.abandon(c.grace)
 	stopped(t, hearts...)
 	if len(r.Processes) > 0 {
@@ -116,7 +119,6 @@ func launchBare(t *testing.T, x *turn) []string {
 	f := files(t, "hidden")
 	x.launch(api.LaunchRequest{Argv: []string{"sh", "-c",
 		`env -i sh -c 'while :; do printf . >>"$0"; sleep 0.01; done' "$0" </dev/null >/dev/null 2>&1 &`, f[0]}})
-	eventually(t, "the launcher of the hidden one has exited", func() bool { return x.look().Processes[0].Status.State == api.ProcessExited })
 	return f
 }
 
