@@ -38,11 +38,7 @@ const idle = 30 * time.Second
 
 func (c *Client) client() *http.Client {
 	c.once.Do(func() {
-		c.http.Transport = &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-			// One service, and waits hold a connection each.
-			MaxIdleConnsPerHost: 32, IdleConnTimeout: idle, DisableCompression: true,
-		}
+		c.http.Transport = newTransport(c.dial)
 		c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	})
 	return &c.http

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http/httptrace"
 	"os"
 	"runtime"
 	"syscall"
@@ -36,16 +35,16 @@ func newCargo(files []*os.File) (*cargo, error) {
 	return c, nil
 }
 
-// along makes a request under ctx take the cargo: the transport tells which
-// connection a request got before it writes to it, and the connection is the
-// request's until the answer is read. Each request loads its connection, also
-// with nothing, so none can find what another left.
+type cargoKey struct{}
+
+// along makes a request under ctx take the cargo.
 func (c *cargo) along(ctx context.Context) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if s, ok := got.Conn.(*sender); ok {
-			s.next = c
-		}
-	}})
+	return context.WithValue(ctx, cargoKey{}, c)
+}
+
+func cargoOf(ctx context.Context) *cargo {
+	c, _ := ctx.Value(cargoKey{}).(*cargo)
+	return c
 }
 
 // number is a file's descriptor; unlike File.Fd it leaves the file's mode alone.
