@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -151,8 +152,9 @@ func (l *link) forget(id uint64, ch chan answer) {
 type refusal struct{ why wire.Error }
 
 func (r *refusal) Error() string {
-	if r.why.Errno != 0 {
-		return fmt.Sprintf("%s: %s", r.why.Message, syscall.Errno(r.why.Errno))
+	what := syscall.Errno(r.why.Errno).Error()
+	if r.why.Errno != 0 && !strings.HasSuffix(r.why.Message, what) {
+		return r.why.Message + ": " + what
 	}
 	return r.why.Message
 }
