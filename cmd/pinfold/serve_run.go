@@ -53,7 +53,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer kept.Close()
-	m := containment.New(containment.Config{Host: host, Records: st, Users: users.Database{}, Log: o.Log,
+	m := containment.New(containment.Config{Host: host, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
 		Own: hold.OwnAttributes(), Outputs: kept, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	if err := m.Recover(ctx); err != nil {

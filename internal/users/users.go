@@ -6,29 +6,37 @@ package users
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
 	"strings"
+	"sync"
 
 	"pinfold.dev/containment"
 )
 
-// Database reads /etc/passwd and /etc/group anew at each look-up.
+// Database reads /etc/passwd anew when it has changed, which every launch asks
+// for, and /etc/group at each look-up of a name.
 type Database struct {
 	Passwd string // for tests; empty: /etc/passwd
+
+	mu   sync.Mutex
+	seen fs.FileInfo // of the text
+	text []byte
 }
 
 // ByUID finds a user by uid, without groups: those come from the peer.
-func (d Database) ByUID(uid uint32) (containment.User, error) {
+func (d *Database) ByUID(uid uint32) (containment.User, error) {
 	return d.find(func(name string, id uint64) bool { return id == uint64(uid) })
 }
 
 // ByName finds a user by name, or by uid in decimal, with all groups.
-func (d Database) ByName(name string) (containment.User, error) {
+func (d *Database) ByName(name string) (containment.User, error) {
 	u, err := d.find(func(n string, _ uint64) bool { return n == name })
 	if err != nil {
 		id, perr := strconv.ParseUint(name, 10, 32)
@@ -55,7 +63,7 @@ func (d Database) ByName(name string) (containment.User, error) {
 
 // Group finds a group by name, or by gid in decimal, which need not have an
 // entry.
-func (d Database) Group(name string) (uint32, error) {
+func (d *Database) Group(name string) (uint32, error) {
 	if g, err := user.LookupGroup(name); err == nil {
 		name = g.Gid
 	}
@@ -68,17 +76,36 @@ func (d Database) Group(name string) (uint32, error) {
 
 var errNoGroup = errors.New("no such group")
 
-func (d Database) find(match func(name string, uid uint64) bool) (containment.User, error) {
+func (d *Database) find(match func(name string, uid uint64) bool) (containment.User, error) {
+	text, err := d.passwd()
+	if err != nil {
+		return containment.User{}, err
+	}
+	return parse(bytes.NewReader(text), match)
+}
+
+// passwd is the file as it is now. Who changes it makes another file and renames
+// that, or at least writes it: see passwd(5) and vipw(8).
+func (d *Database) passwd() ([]byte, error) {
 	path := d.Passwd
 	if path == "" {
 		path = "/etc/passwd"
 	}
-	f, err := os.Open(path)
+	now, err := os.Stat(path)
 	if err != nil {
-		return containment.User{}, err
+		return nil, err
 	}
-	defer f.Close()
-	return parse(f, match)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.seen != nil && os.SameFile(d.seen, now) && d.seen.ModTime().Equal(now.ModTime()) && d.seen.Size() == now.Size() {
+		return d.text, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	d.seen, d.text = now, text
+	return text, nil
 }
 
 // errNone is the answer when no line matches.

@@ -24,6 +24,12 @@ func TestByName(t *testing.T) {
 	if u, err := d.ByName("5"); err != nil || u.Name != "last" {
 		t.Errorf("uid 5 is %+v (%v)", u, err)
 	}
+	if err := os.WriteFile(path, []byte(text+"\nnew:x:77:77::/:/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := d.ByUID(77); err != nil || u.Name != "new" {
+		t.Errorf("a user that is new is %+v (%v)", u, err)
+	}
 	for _, name := range []string{"broken", "short", "#no", "", "6", "-1", "4294967296"} {
 		if u, err := d.ByName(name); err == nil {
 			t.Errorf("%q was found: %+v", name, u)
