@@ -58,8 +58,8 @@ func needBed(t *testing.T, bed string) {
 // InNamespaceBed boots a real systemd in namespaces and runs the tests of
 // o.Binary that match pattern in there. root is the root file system: "" for
 // this machine's own, else a Debian release, whose systemd it then is. It fails
-// the test when one of them fails, when none ran, and when one was skipped for
-// another reason than that this is not its bed. It returns what they wrote.
+// the test when one of them fails, when none ran, and when one was skipped
+// without an excuse. It returns what they wrote.
 func InNamespaceBed(t *testing.T, root string, o BedOptions, pattern string) string {
 	t.Helper()
 	needRoot(t)
@@ -129,6 +129,9 @@ var (
 	passed  = regexp.MustCompile(`(?m)^\s*--- PASS: (\S+)`)
 	failed  = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	skipped = regexp.MustCompile(`(?m)^\s*--- SKIP: (\S+)`)
+	// excuse is how the reason for a skip reads that stands in a bed: another
+	// bed is the place for it, or package systest has looked for the feature.
+	excuse = regexp.MustCompile(`test beds?\b|: skipped: `)
 )
 
 // checkTests judges a verbose test run in a bed.
@@ -155,12 +158,12 @@ func checkTests(t *testing.T, out string, err error) {
 	}
 }
 
-// unexcused lists tests that were skipped for another reason than that they
-// run in another bed; go test writes the reason in the line before.
+// unexcused lists tests that were skipped without an excuse; go test writes the
+// reason in the line before.
 func unexcused(out string) (names []string) {
 	var before string
 	for line := range strings.Lines(out) {
-		if m := skipped.FindStringSubmatch(line); m != nil && !strings.Contains(before, "test bed") {
+		if m := skipped.FindStringSubmatch(line); m != nil && !excuse.MatchString(before) {
 			names = append(names, fmt.Sprintf("%s (%s)", m[1], strings.TrimSpace(before)))
 		}
 		before = line
