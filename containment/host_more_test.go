@@ -33,6 +33,10 @@ func (x *memHold) Input(ctx context.Context, process string, data []byte, eof bo
 	return nil
 }
 
+func (x *memHold) SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+	return x.Signal(ctx, process, sig)
+}
+
 func (x *memHold) Resize(ctx context.Context, process string, size api.WinSize) error { return nil }
 
 func (x *memHold) EndProcess(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration) error {

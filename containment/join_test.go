@@ -21,6 +21,9 @@ func TestJoin(t *testing.T) {
 	if _, err := m.Join(t.Context(), id, Caller{PID: 77, Ino: 770}, api.JoinRequest{}, nil); !errors.Is(err, api.ErrBadRequest) {
 		t.Errorf("again: %v", err)
 	}
+	if _, err := m.Signal(t.Context(), id, p.ID, api.SignalRequest{Signal: "INT", Group: true}); !errors.Is(err, api.ErrBadRequest) {
+		t.Errorf("its caller's group was signalled: %v", err)
+	}
 	r, err := m.Abandon(t.Context(), id, root, api.AbandonRequest{})
 	if err != nil || !r.Complete || len(r.Processes) != 1 || r.Processes[0].EndedBy != "kill" {
 		t.Errorf("%+v (%v)", r, err)

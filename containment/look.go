@@ -107,7 +107,14 @@ func (m *Manager) Signal(ctx context.Context, id, proc string, req api.SignalReq
 		a.Verdict = api.VerdictUnverifiable
 		return a, nil
 	}
-	a.Verdict, err = h.Signal(ctx, proc, sig)
+	send := h.Signal
+	if req.Group && p.view.InPlace {
+		return a, api.Errorf(api.CodeBadRequest, "process %s of turn %s joined, and is in its caller's group: that is not the turn's to signal", proc, id).
+			WithRemedy("signal the process itself")
+	} else if req.Group {
+		send = h.SignalGroup
+	}
+	a.Verdict, err = send(ctx, proc, sig)
 	if err != nil {
 		return a, asAPI(err, api.CodeInternal, "signal "+proc)
 	}

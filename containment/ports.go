@@ -82,6 +82,9 @@ type Hold interface {
 	Launch(ctx context.Context, l Launch, fds []*os.File) (Started, error)
 	// Signal sends to a launched process through its handle.
 	Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error)
+	// SignalGroup signals the process group that a launched process leads; where
+	// the kernel cannot tell it for sure, the process only.
+	SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error)
 	// Fence returns once the keeper will launch nothing more, or is dead.
 	// An error means that it has done neither within ctx.
 	Fence(ctx context.Context) error

@@ -16,9 +16,10 @@ ended. What it leaves running then is kept, held and listed; --leftovers reap
 ends it. With --turn the command joins an open turn, which stays open.
 
 TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to the command,
-unless whoever started this wanted them ignored, as nohup does. When TSTP stops
-this, it stops the command as well, but nothing that the command has started.
-The command runs in a session of its own. If "pinfold run" itself is killed, the
+unless whoever started this wanted them ignored, as nohup does. Those that a
+terminal sends to a whole job (INT, QUIT, WINCH, CONT) go to the command's process
+group. When TSTP stops this, it stops that group as well. The command runs in a
+session of its own. If "pinfold run" itself is killed, the
 command and its turn go on: end them with "pinfold abandon". Flags end at the
 first word that is none.
 

@@ -5,11 +5,12 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
+
+	"pinfold.dev/internal/sys"
 )
 
 // caught is a signal that run got.
@@ -25,6 +26,11 @@ func (c caught) name() string { return strconv.Itoa(int(c)) }
 // before there is a command to pass it to.
 func (c caught) stops() bool {
 	return slices.Contains([]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}, syscall.Signal(c))
+}
+
+// group tells whether a terminal sends it to all of a job: so does run.
+func (c caught) group() bool {
+	return slices.Contains([]syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGSTOP, syscall.SIGCONT}, syscall.Signal(c))
 }
 
 // signals are those that run passes on. Before there is a command to pass them
@@ -103,7 +109,7 @@ func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 					s.first.CompareAndSwap(nil, &c)
 					cancel()
 				} else if n == syscall.SIGTSTP {
-					stopSelf(s.ch)
+					_ = sys.StopSelf()
 				}
 			}
 		}
@@ -134,16 +140,4 @@ func (s *signals) forward(pass func(caught)) {
 			}
 		}
 	}
-}
-
-// stopSelf stops us as TSTP does what does not catch it, and returns when we
-// go on. In a process group that no shell watches, TSTP stops nobody, and it
-// returns at once. The signal goes to this very thread: it is stopped before the
-// call returns.
-func stopSelf(ch chan os.Signal) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	signal.Reset(syscall.SIGTSTP)
-	_, _, _ = syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGTSTP))
-	signal.Notify(ch, syscall.SIGTSTP)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
 )
 
 // tty runs the command on a terminal of its own, which ours stands for.
@@ -42,6 +43,6 @@ func (r *runner) suspend(ctx context.Context, p api.Process, sigs *signals) {
 	r.pass(ctx, p, caught(syscall.SIGTSTP))
 	time.Sleep(stopGrace)
 	r.pass(ctx, p, caught(syscall.SIGSTOP))
-	stopSelf(sigs.ch)
+	_ = sys.StopSelf() // where it cannot, we go on
 	r.pass(ctx, p, caught(syscall.SIGCONT))
 }

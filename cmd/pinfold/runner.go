@@ -134,7 +134,7 @@ func launchError(err error) error {
 // pass sends a signal that we got to the command.
 func (r *runner) pass(ctx context.Context, p api.Process, s caught) {
 	err := insist(ctx, func(ctx context.Context) error {
-		_, err := r.client.Signal(ctx, p.Turn, p.ID, api.SignalRequest{Signal: s.name()})
+		_, err := r.client.Signal(ctx, p.Turn, p.ID, api.SignalRequest{Signal: s.name(), Group: s.group()})
 		return err
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
 )
 
 // screen is our terminal, or whatever stands for it, on a process: what is typed
@@ -136,7 +137,7 @@ func (s *screen) signal(ctx context.Context, c caught, sigs *signals) {
 		s.resizeSoon()
 	case n == syscall.SIGTSTP:
 		raw := s.term.restore()
-		stopSelf(sigs.ch)
+		_ = sys.StopSelf() // where it cannot, we go on
 		s.comeBack(raw)
 	case n == syscall.SIGCONT:
 		s.comeBack(s.term.isRaw())

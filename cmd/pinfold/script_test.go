@@ -20,7 +20,7 @@ import (
 
 // The test binary plays pinfold in the scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"pinfold": main})
+	testscript.Main(m, map[string]func(){"pinfold": main, "panicky": panicky})
 }
 
 // TestScripts runs the command line as a person types it: the txtar files of
@@ -79,6 +79,13 @@ func needs(ts *testscript.TestScript, neg bool, features []string) {
 	if testing.Short() {
 		t.Skip("-short: the scripts that need no service only")
 	}
+	if f := lacks(features); f != "" {
+		t.Skip("this host has no " + f)
+	}
+}
+
+// lacks is the first feature that this host has not got; empty: it has all.
+func lacks(features []string) string {
 	for _, f := range features {
 		var has bool
 		switch f {
@@ -86,16 +93,16 @@ func needs(ts *testscript.TestScript, neg bool, features []string) {
 			has = os.Getuid() == 0
 		case "cgroup2":
 			b, err := os.ReadFile("/proc/self/mountinfo")
-			ts.Check(err)
-			has = strings.Contains(string(b), " - cgroup2 ")
+			has = err == nil && strings.Contains(string(b), " - cgroup2 ")
 		default:
 			_, err := exec.LookPath(f)
 			has = err == nil
 		}
 		if !has {
-			t.Skip("this host has no " + f)
+			return f
 		}
 	}
+	return ""
 }
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {

@@ -49,24 +49,40 @@ func serveIn(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("CGROUP", parent)
 	path, err := exec.LookPath("pinfold")
 	ts.Check(err)
-	base := []string{"serve", "--runtime-dir", ts.MkAbs("run"), "--state-dir", ts.MkAbs("state"), "--init", init,
-		"--grade", "cgroup", "--cgroup-parent", parent, "--log-level", "debug"}
-	s.start(path, append(base, args...), []string{"PINFOLD_SOCKET=" + ts.Getenv("PINFOLD_SOCKET"), "PATH=" + ts.Getenv("PATH")})
+	s.start(path, append(serveArgs(ts.MkAbs("."), init, parent), args...),
+		[]string{"PINFOLD_SOCKET=" + ts.Getenv("PINFOLD_SOCKET"), "PATH=" + ts.Getenv("PATH")})
 	if first {
-		ts.Defer(func() { s.clean(ts, parent) })
+		ts.Defer(func() {
+			left := s.clean(ts.Getenv("PINFOLD_SOCKET"), parent)
+			ts.Logf("service log:\n%s", s.log)
+			for _, rel := range left {
+				ts.Value("t").(interface{ Errorf(string, ...any) }).Errorf("cgroup left behind: %s", rel)
+			}
+		})
 	}
-	c := &client.Client{Socket: ts.Getenv("PINFOLD_SOCKET")}
+	ts.Check(s.ready(ts.Getenv("PINFOLD_SOCKET")))
+}
+
+func serveArgs(dir, init, parent string) []string {
+	return []string{"serve", "--runtime-dir", dir + "/run", "--state-dir", dir + "/state", "--init", init,
+		"--grade", "cgroup", "--cgroup-parent", parent, "--log-level", "debug"}
+}
+
+// ready returns when the service answers.
+func (s *service) ready(socket string) error {
+	c := &client.Client{Socket: socket}
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err = c.Host(context.Background()); err == nil {
-			return
+		_, err := c.Host(context.Background())
+		if err == nil {
+			return nil
 		}
 		select {
 		case <-s.gone:
-			ts.Fatalf("the service ended: %v\n%s", s.cmd.ProcessState, s.log)
+			return fmt.Errorf("the service ended: %v\n%s", s.cmd.ProcessState, s.log)
 		default:
 		}
 		if time.Now().After(end) {
-			ts.Fatalf("the service is not ready: %v\n%s", err, s.log)
+			return fmt.Errorf("the service is not ready: %w\n%s", err, s.log)
 		}
 	}
 }
@@ -102,9 +118,10 @@ func stopServe(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// clean ends the script's turns and fails the script that leaves a cgroup.
-func (s *service) clean(ts *testscript.TestScript, parent string) {
-	c := &client.Client{Socket: ts.Getenv("PINFOLD_SOCKET")}
+// clean ends all turns and the service, and returns the cgroups of turns that
+// were left behind.
+func (s *service) clean(socket, parent string) (left []string) {
+	c := &client.Client{Socket: socket}
 	if l, err := c.Turns(context.Background(), true, ""); err == nil {
 		now := int64(0)
 		for _, t := range l.Turns {
@@ -122,13 +139,13 @@ func (s *service) clean(ts *testscript.TestScript, parent string) {
 		_ = s.cmd.Process.Kill()
 		<-s.gone
 	}
-	ts.Logf("service log:\n%s", s.log)
 	// The service's own directory stays, the turns' must not.
 	for _, dir := range removeCgroup(parent) {
 		if rel, _ := filepath.Rel(parent, dir); strings.Contains(rel, "/") {
-			ts.Value("t").(interface{ Errorf(string, ...any) }).Errorf("cgroup left behind: %s", rel)
+			left = append(left, rel)
 		}
 	}
+	return left
 }
 
 // testCgroup is a cgroup of one script of this process. Those of processes that

@@ -10,6 +10,7 @@ import (
 
 func (a *app) signalCmd() *cobra.Command {
 	var epoch int64
+	var group bool
 	c := &cobra.Command{
 		Use:   "signal TURN PROCESS SIGNAL",
 		Short: "Send a signal to a process that was started in a turn",
@@ -22,7 +23,7 @@ Exit status: 0 sent; 1 it had ended already; others as in
   pinfold signal k3v9 p2 USR1`,
 		Args: exactArgs(3),
 		RunE: func(c *cobra.Command, args []string) error {
-			ans, err := a.client().Signal(c.Context(), args[0], args[1], api.SignalRequest{Signal: args[2], Epoch: epoch})
+			ans, err := a.client().Signal(c.Context(), args[0], args[1], api.SignalRequest{Signal: args[2], Group: group, Epoch: epoch})
 			if err != nil {
 				return err
 			}
@@ -38,6 +39,7 @@ Exit status: 0 sent; 1 it had ended already; others as in
 			return err
 		},
 	}
+	c.Flags().BoolVarP(&group, "group", "g", false, "send it to the process's group, as a terminal does")
 	c.Flags().Int64Var(&epoch, "epoch", 0, "refuse unless the turn has this epoch")
 	return c
 }

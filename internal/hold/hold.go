@@ -203,6 +203,22 @@ func (x *hold) Processes() []containment.Recovered {
 
 // Signal sends to a launched process through its handle.
 func (x *hold) Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+	return x.signal(process, func(h *pidfd.Handle) error { return h.Signal(sig) })
+}
+
+// SignalGroup signals the group that a launched process leads: each is born into
+// a session of its own.
+func (x *hold) SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+	return x.signal(process, func(h *pidfd.Handle) error {
+		err := h.SignalGroup(sig)
+		if errors.Is(err, errors.ErrUnsupported) {
+			err = h.Signal(sig)
+		}
+		return err
+	})
+}
+
+func (x *hold) signal(process string, send func(*pidfd.Handle) error) (api.Verdict, error) {
 	x.mu.Lock()
 	p := x.procs[process]
 	var err error
@@ -210,7 +226,7 @@ func (x *hold) Signal(ctx context.Context, process string, sig syscall.Signal) (
 	case p == nil:
 		err = api.Errorf(api.CodeNotFound, "no process %q in turn %s", process, x.turn)
 	case p.handle != nil:
-		err = p.handle.Signal(sig)
+		err = send(p.handle)
 	case p.exit != nil || p.lost != "":
 		err = pidfd.ErrGone
 	}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+)
+
+// Keys go inside as bytes: ^C and ^Z are the inner terminal's.
+func TestTTYKeys(t *testing.T) {
+	b := newBed(t)
+	p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", `trap 'echo "int"; exit 42' INT; tty; stty size; echo ready; while :; do sleep 0.05; done`)
+	p.sees(`/dev/pts/\d+\r\n24 80\r\nready`)
+	if s := p.state(); s == p.was {
+		t.Error("the terminal is not raw")
+	}
+	p.types("\x03")
+	p.sees("int")
+	p.ends(42)
+
+	p = b.sit("pinfold", "run", "-t", "--", "bash", "--norc", "-i")
+	p.sees(`\$ $`)
+	p.types("sleep 1000\r")
+	p.sees("sleep 1000\r\n")
+	p.types("\x1a")
+	p.sees(`Stopped +sleep 1000`)
+	p.types("jobs\r")
+	p.sees(`\[1\]\+ +Stopped`)
+	p.types("fg\r")
+	p.sees("fg\r\nsleep 1000\r\n")
+	p.types("\x03")
+	p.sees(`\$ $`)
+	p.types("echo $?\r")
+	p.sees("\r\n130\r\n")
+	p.types("\x04") // ^D
+	p.sees("exit")
+	p.ends(0)
+}
+
+func TestTTYResize(t *testing.T) {
+	b := newBed(t)
+	p := b.sit("pinfold", "run", "-t", "--", "bash", "-c", `trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done`)
+	p.sees("ready")
+	for _, size := range []pty.Winsize{{Rows: 40, Cols: 132}, {Rows: 5, Cols: 20}, {Rows: 50, Cols: 200}} {
+		if err := pty.Setsize(p.tty, &size); err != nil {
+			t.Fatal(err)
+		}
+		p.sees(fmt.Sprintf("%d %d\r\n", size.Rows, size.Cols))
+	}
+	p.types("\x03")
+	p.ends(130)
+}
+
+// The terminal is as it was whatever ends the command, or us.
+func TestTTYIsRestored(t *testing.T) {
+	b := newBed(t)
+	for script, want := range map[string]int{"exit 3": 3, "kill -KILL $$": 137, "exec no-such-program": 127} {
+		p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", script)
+		p.ends(want)
+	}
+	p := b.sit("pinfold", "run", "-t", "--", "no-such-program")
+	p.ends(127)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", "echo ready; exec sleep 1000")
+		p.sees("ready")
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		p.ends(128 + int(sig))
+	}
+	// A descendant holds the terminal: the end is not awaited with it.
+	p = b.sit("pinfold", "run", "-t", "--leftovers", "reap", "--", "sh", "-c", "trap '' HUP; setsid sleep 1000 & echo done; exit 6")
+	p.sees("done")
+	p.ends(6)
+	p = b.sit("panicky")
+	p.sees("raw")
+	if s := p.state(); s == p.was {
+		t.Error("the terminal is not raw")
+	}
+	p.types("x")
+	p.sees("panic: on purpose")
+	p.ends(2)
+}
+
+func TestTTYIsRestoredWhenTheServiceGoes(t *testing.T) {
+	b := newBed(t)
+	p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	p.sees("ready")
+	if err := b.s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-b.s.gone
+	defer b.serve()
+	p.ends(125)
+	p.sees("pinfold: the service went away and has not come back")
+}
+
+// Every byte goes through, in both directions, once the inner terminal is raw.
+func TestTTYBytes(t *testing.T) {
+	b := newBed(t, "od")
+	p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", `stty raw -echo; printf ready; head -c 512 >got; od -An -v -tx1 got | tr -d ' \n'; printf end; cat got`)
+	p.sees("ready$")
+	all := make([]byte, 512)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	p.types(string(all))
+	p.sees(hex.EncodeToString(all) + "end")
+	p.ends(0)
+	if got := p.out.String()[p.seen:]; got != string(all) {
+		t.Errorf("%d bytes came back: %q", len(got), got)
+	}
+}
+
+// A command that is over at once loses nothing.
+func TestTTYFastCommands(t *testing.T) {
+	b := newBed(t)
+	const n = 200
+	p := b.sit("bash", "-c", fmt.Sprintf(`for i in {1..%d}; do pinfold run -t --turn %s -- echo "x$i" || exit 1; done; echo all`, n, b.out("pinfold", "begin")))
+	p.sees("all\r\n")
+	p.ends(0)
+	var want strings.Builder
+	for i := range n {
+		fmt.Fprintf(&want, "x%d\r\n", i+1)
+	}
+	if got := p.out.String(); got != want.String()+"all\r\n" {
+		t.Errorf("%d bytes, not %d: %q", len(got), want.Len()+5, got)
+	}
+}
+
+// At a shell with job control: ^Z stops run and the command, fg goes on with
+// both; -t stops only itself, and has a raw terminal again after fg.
+func TestStopAndGoOn(t *testing.T) {
+	b := newBed(t)
+	p := b.sit("bash", "--norc", "-i")
+	p.sees(`\$ $`)
+	p.types("pinfold run -- bash -c 'trap \"echo got tstp\" TSTP; echo $$ >pid; for ((i = 0; ; i++)); do echo $i >beat; sleep 0.05; done'\r")
+	pid := b.word("pid")
+	p.types("\x1a")
+	p.sees(`\[1\]\+ +Stopped +pinfold run`)
+	if s := statOf(t, pid); s[0] != "T" {
+		t.Errorf("the command is in state %s", s[0])
+	}
+	p.types("fg\r")
+	p.sees("got tstp")
+	beat := b.word("beat")
+	for b.word("beat") == beat {
+	}
+	p.types("\x03")
+	p.sees(`\$ $`)
+	p.types("echo st=$?\r")
+	p.sees("st=130\r\n")
+
+	p.types("pinfold run -t -- sh -c 'stty -echo; echo $$ >pid2; while read x; do echo \"<$x>\"; done; exit 9'\r")
+	b.word("pid2")
+	p.types("one\r")
+	p.sees("<one>")
+	jobs := b.out("pgrep", "-n", "-f", "pinfold run -t -- sh -c stty")
+	b.out("kill", "-TSTP", jobs)
+	p.sees(`\[1\]\+ +Stopped +pinfold run -t`)
+	p.types("stty -a | grep -o '.icanon'\r")
+	p.sees(" icanon\r\n")
+	p.types("fg\r")
+	p.sees("fg\r\n.*pinfold run -t[^\n]*\n")
+	p.types("two\r")
+	p.sees("<two>")
+	p.types("\x04")
+	p.sees(`\$ $`)
+	p.types("echo st=$?\r")
+	p.sees("st=9\r\n")
+	p.types("exit\r")
+	p.ends(0)
+}
+
+func TestKeys(t *testing.T) {
+	want := []byte{16, 17}
+	for in, out := range map[string]string{"abc": "abc", "\x10": "", "\x10a": "\x10a", "\x10\x10a": "\x10\x10a", "a\x10\x11b": "a!", "\x10\x10\x11": "\x10!"} {
+		for _, size := range []int{1, 2, 100} {
+			k, got := keys{want: want}, ""
+			for rest := []byte(in); len(rest) > 0; {
+				n := min(size, len(rest))
+				b, found := k.find(rest[:n])
+				got += string(b)
+				if rest = rest[n:]; found {
+					got += "!"
+					break
+				}
+			}
+			if got != out {
+				t.Errorf("%q by %d: %q, not %q", in, size, got, out)
+			}
+		}
+	}
+	k := keys{want: []byte("aab")}
+	if out, found := k.find([]byte("aaab")); !found || string(out) != "a" {
+		t.Errorf("%q %v", out, found)
+	}
+	if b, err := parseKeys("ctrl-P,q,ctrl-["); err != nil || !bytes.Equal(b, []byte{16, 'q', 27}) {
+		t.Errorf("%v %v", b, err)
+	}
+	for _, bad := range []string{"ctrl-", "ab", "ctrl-p,", "ctrl-1"} {
+		if b, err := parseKeys(bad); err == nil {
+			t.Errorf("%s: %v", bad, b)
+		}
+	}
+}
