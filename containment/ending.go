@@ -129,14 +129,22 @@ func (m *Manager) note(t *turn) {
 // takes longer than all the rest, and nobody has to wait for it.
 func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
-	fenced := m.fence(h, fenceSoon, r)
-	m.note(t)
+	fence := make(chan *time.Time, 1)
+	go func() {
+		at := m.fence(h, fenceSoon, r.Turn)
+		m.note(t)
+		fence <- at
+	}()
 	if e.GraceMS > 0 {
+		r.FencedAt = <-fence
 		ask(t, h, time.Duration(e.GraceMS)*time.Millisecond, r)
 	}
-	killed := m.kill(t, h, r)
-	if !fenced { // the last look at emptiness comes after the fence holds
-		if !m.fence(h, tidyTime, r) {
+	killed := m.kill(t, h, r) // without a grace, not even the fence is waited for
+	if e.GraceMS == 0 {
+		r.FencedAt = <-fence
+	}
+	if r.FencedAt == nil { // the last look at emptiness comes after the fence holds
+		if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 			m.dropKeeper(h, r)
 		}
 		killed = m.kill(t, h, r)
@@ -157,17 +165,16 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	m.account(t, r, killed)
 }
 
-// fence closes the turn to launches in the keeper, too; true means it holds.
-func (m *Manager) fence(h Hold, within time.Duration, r *api.Receipt) bool {
+// fence closes the turn to launches in the keeper, too, and tells since when; nil
+// means that it does not hold.
+func (m *Manager) fence(h Hold, within time.Duration, turn string) *time.Time {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	if err := h.Fence(ctx); err != nil {
-		m.log.Warn("fence not acknowledged", "turn", r.Turn, "error", err)
-		return false
+		m.log.Warn("fence not acknowledged", "turn", turn, "error", err)
+		return nil
 	}
-	now := time.Now().UTC()
-	r.FencedAt = &now
-	return true
+	return stamp()
 }
 
 func (m *Manager) dropKeeper(h Hold, r *api.Receipt) {

@@ -43,7 +43,7 @@ func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.Finis
 func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
 	m.note(t)
-	if !m.fence(h, tidyTime, r) {
+	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 		m.dropKeeper(h, r)
 	}
 	t.inflight.Wait()
