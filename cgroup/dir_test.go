@@ -316,7 +316,15 @@ func TestSurvivors(t *testing.T) {
 	sub := child(t, d, "sub")
 	p := born(t, sub)
 	leaderless := zombieLeader(t, into(sub, suite.Command(t, "leaderless")))
-	systest.Until(t, "it sleeps", func() bool { s, ok := readStat(p.PID(), "stat"); return ok && s.State == 'S' })
+	calm := 0 // one that starts sleeps, too, for its pages
+	systest.Until(t, "it sleeps", func() bool {
+		if s, ok := readStat(p.PID(), "stat"); !ok || s.State != 'S' {
+			calm = 0
+		}
+		calm++
+		time.Sleep(5 * time.Millisecond)
+		return calm > 30
+	})
 	wchan, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/wchan")
 	if err != nil || string(wchan) == "0" { // the kernel may be built without
 		wchan = nil

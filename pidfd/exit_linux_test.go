@@ -14,12 +14,12 @@ import (
 )
 
 // endedBy starts a shell whose child runs script when it is told to; the shell
-// reaps it at once, or a second later.
+// reaps it at once, or not before the test is over.
 func endedBy(t *testing.T, script string, late bool) syscall.WaitStatus {
 	t.Helper()
 	reap := "wait"
 	if late {
-		reap = "sleep 1; wait"
+		reap = "sleep 60; wait"
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
