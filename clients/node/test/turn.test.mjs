@@ -26,6 +26,7 @@ describe('turns', () => {
 
   it('abandon ends all of it, and nothing else', async () => {
     const canary = (await begun()).spawn('cat');
+    await once(canary, 'spawn');
     const turn = await begun();
     const c = turn.spawn('sh', ['-c', 'setsid sleep 600 & echo $!; wait']);
     const end = seen(c);
