@@ -34,7 +34,7 @@ func (b *bench) idle(int) error {
 	if err != nil {
 		return err
 	}
-	b.add(plain(group, "service: private memory", mb(before.private), 20e6, float64(before.private)),
+	b.add(plain(group, "service: memory, its program included", mb(before.resident), 20e6, float64(before.resident)),
 		plain(group, fmt.Sprintf("service: wake-ups in %s", idleTime), strconv.Itoa(before.wakes), 0, float64(before.wakes)))
 	turns, keepers, err := s.beginMany(idleTurns)
 	if err != nil {
@@ -93,8 +93,9 @@ func mb(n int64) string { return fmt.Sprintf("%.2f MB", float64(n)/1e6) }
 
 // cost is what processes have together.
 type cost struct {
-	private int64 // bytes that would be free without them
-	wakes   int   // context switches, of all their threads, in idleTime
+	private  int64 // bytes that would be free without them
+	resident int64 // bytes that they have, shared or not
+	wakes    int   // context switches, of all their threads, in idleTime
 }
 
 func (b *bench) watch(pids []int) (cost, error) {
@@ -110,11 +111,12 @@ func (b *bench) watch(pids []int) (cost, error) {
 	}
 	c.wakes = end - start
 	for _, pid := range pids {
-		n, err := private(pid)
+		mem, err := sys.ProcFile(pid, "smaps_rollup")
 		if err != nil {
 			return c, err
 		}
-		c.private += n
+		c.private += 1024 * (field(mem, "Private_Clean:") + field(mem, "Private_Dirty:"))
+		c.resident += 1024 * field(mem, "Rss:")
 	}
 	return c, nil
 }
@@ -137,15 +139,6 @@ func switches(pids []int) (n int, err error) {
 		}
 	}
 	return n, nil
-}
-
-// private is the memory that a process shares with nobody.
-func private(pid int) (int64, error) {
-	b, err := sys.ProcFile(pid, "smaps_rollup")
-	if err != nil {
-		return 0, err
-	}
-	return 1024 * (field(b, "Private_Clean:") + field(b, "Private_Dirty:")), nil
 }
 
 // field is the number after a key, on a line of its own.

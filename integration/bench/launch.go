@@ -18,17 +18,19 @@ func (b *bench) launchOne(rounds int) error {
 	if err != nil {
 		return err
 	}
-	got, err := compare(rounds,
-		contestant{"pinfold", func() (time.Duration, error) {
-			return since(func() error { return b.service.runOne(turn, exit) })
-		}},
-		contestant{"os/exec", func() (time.Duration, error) { return since(exec.Command(exit).Run) }},
-	)
-	if err != nil {
-		return err
+	for _, p := range []struct{ name, path string }{{"a static no-op", exit}, {"/bin/true", "/bin/true"}} {
+		got, err := compare(rounds,
+			contestant{"pinfold", func() (time.Duration, error) {
+				return since(func() error { return b.service.runOne(turn, p.path) })
+			}},
+			contestant{"os/exec", func() (time.Duration, error) { return since(exec.Command(p.path).Run) }},
+		)
+		if err != nil {
+			return err
+		}
+		b.add(against("launch (grade "+string(b.service.grade)+")", "launch "+p.name+", exit seen", got[0], got[1],
+			"os/exec of the same", budget{times: 1.5}))
 	}
-	b.add(against("launch (grade "+string(b.service.grade)+")", "launch into an open turn, exit seen", got[0], got[1],
-		"os/exec of the same", budget{times: 1.5}))
 	_, err = b.service.abandon(turn)
 	return err
 }

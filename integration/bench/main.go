@@ -90,7 +90,7 @@ type measurement struct {
 
 func onMachine() []measurement {
 	ms := []measurement{
-		{"launch", 400, (*bench).launchOne},
+		{"launch", 300, (*bench).launchOne},
 		{"launches", 12, (*bench).launchMany},
 	}
 	for _, s := range []struct{ n, rounds int }{{1, 60}, {10, 60}, {100, 30}, {1000, 12}, {5000, 5}} {
