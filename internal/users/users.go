@@ -5,11 +5,9 @@
 package users
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -81,7 +79,7 @@ func (d *Database) find(match func(name string, uid uint64) bool) (containment.U
 	if err != nil {
 		return containment.User{}, err
 	}
-	return parse(bytes.NewReader(text), match)
+	return parse(text, match)
 }
 
 // passwd is the file as it is now. Who changes it makes another file and renames
@@ -113,11 +111,9 @@ var errNone = errors.New("no such user")
 
 // parse finds the first line of a passwd(5) file that matches. Lines that are
 // malformed are passed over, as getpwnam(3) does.
-func parse(r io.Reader, match func(name string, uid uint64) bool) (containment.User, error) {
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		f := strings.Split(s.Text(), ":")
+func parse(text []byte, match func(name string, uid uint64) bool) (containment.User, error) {
+	for line := range bytes.Lines(text) {
+		f := strings.Split(string(bytes.TrimSuffix(line, []byte("\n"))), ":")
 		if len(f) != 7 || f[0] == "" || f[0][0] == '#' {
 			continue
 		}
@@ -134,9 +130,6 @@ func parse(r io.Reader, match func(name string, uid uint64) bool) (containment.U
 			u.Home = "/"
 		}
 		return u, nil
-	}
-	if err := s.Err(); err != nil {
-		return containment.User{}, err
 	}
 	return containment.User{}, errNone
 }
