@@ -147,14 +147,20 @@ func (m *Manager) adopt(t *turn, h Hold) {
 	}
 	t.mergeHeld()
 	for _, k := range h.Processes() {
-		if p := t.byID[k.Started.Process]; p != nil && k.Meta != "" { // the record does not have all of it
-			p.meta = decodeMeta(k.Meta)
-			t.enterKey(p)
-			t.arm(p)
-		}
+		t.learn(k)
 	}
 	for _, p := range t.procs {
 		t.passNumber(p.view.ID)
+	}
+}
+
+// learn takes from the keeper what the record does not have of a process; the
+// lock is held.
+func (t *turn) learn(k Recovered) {
+	if p := t.byID[k.Started.Process]; p != nil && k.Meta != "" {
+		p.meta = decodeMeta(k.Meta)
+		t.enterKey(p)
+		t.arm(p)
 	}
 }
 
@@ -165,7 +171,9 @@ func (t *turn) startedBefore(k Recovered) {
 	if t.byID[k.Started.Process] == nil {
 		t.addProcess(t.recovered(k))
 		t.passNumber(k.Started.Process)
+		return
 	}
+	t.learn(k)
 }
 
 // passNumber sees to it that an id is not given again; the lock is held.

@@ -202,8 +202,21 @@ func (x *hold) makeHome() (err error) {
 	if x.home, err = x.dir.Make("keeper"); err != nil {
 		return fmt.Errorf("make the keeper's cgroup: %w", err)
 	}
+	// What is below a frozen cgroup is frozen from its start: a keeper would not
+	// even get to its exec, for which we would wait.
+	if frozen, err := x.home.Frozen(); err == nil && frozen {
+		return &frozenError{api.Errorf(api.CodeUnavailable, "%s is frozen: nothing can begin in it", filepath.Dir(x.dir.Path())).
+			WithRemedy("thaw it, or the one above it whose cgroup.freeze reads 1")}
+	}
 	return nil
 }
+
+// frozenError is why no turn begins in a cgroup that is frozen.
+type frozenError struct{ told *api.Error }
+
+func (e *frozenError) Error() string { return e.told.Error() }
+
+func (e *frozenError) Unwrap() error { return e.told }
 
 // makeWork makes work/, with its limits.
 func (x *hold) makeWork(spec containment.Spec) (err error) {

@@ -30,8 +30,11 @@ func (x *hold) Fence(ctx context.Context) error {
 	x.mu.Lock()
 	l := x.link
 	x.mu.Unlock()
-	if l == nil || x.keeperDead() {
+	if x.keeperDead() {
 		return nil
+	}
+	if l == nil { // it may still read what was asked of it before
+		return errors.New("fence: the keeper does not answer")
 	}
 	if _, _, err := l.call(ctx, wire.Message{Op: wire.OpFence}, nil); err != nil {
 		if x.keeperDead() {
@@ -61,6 +64,9 @@ func (x *hold) EndKeeper(ctx context.Context) error {
 	}
 	if err := x.keeper.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the keeper: %w", err)
+	}
+	if x.unreached.Load() { // only its journal tells what it has launched
+		x.loseKeeper("it was killed before it answered this service")
 	}
 	return nil
 }

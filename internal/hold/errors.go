@@ -16,6 +16,15 @@ func keeperGone(turn string) *api.Error {
 		WithRemedy("abandon the turn and begin another")
 }
 
+// noKeeper is the answer while there is no connection to the keeper.
+func (x *hold) noKeeper() *api.Error {
+	if !x.unreached.Load() {
+		return keeperGone(x.turn)
+	}
+	return api.Errorf(api.CodeUnavailable, "the keeper of turn %s has not answered since the service was started", x.turn).
+		WithRemedy("try again; if it stays so, something has stopped or frozen process %d: let it go on, or abandon the turn", x.facts.Keeper.PID)
+}
+
 // launchError tells a caller what the keeper refused, and what to do.
 func (x *hold) launchError(l containment.Launch, err error) error {
 	var r *refusal

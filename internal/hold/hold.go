@@ -30,7 +30,8 @@ type hold struct {
 	keeper *pidfd.Handle     // nil: it was gone before we came
 	reaper sync.WaitGroup    // the goroutine that reaps it, when it is our child
 
-	quitting atomic.Bool // the keeper may go now
+	quitting  atomic.Bool // the keeper may go now
+	unreached atomic.Bool // the keeper lives, and has not answered this service yet
 
 	mu      sync.Mutex
 	link    *link
@@ -65,7 +66,7 @@ func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File)
 	k := x.link
 	x.mu.Unlock()
 	if k == nil {
-		return containment.Started{}, keeperGone(x.turn)
+		return containment.Started{}, x.noKeeper()
 	}
 	if need := r.launch.NeedsVersion2(); need != "" && k.version < version2 {
 		return containment.Started{}, x.unsupported(need)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pinfold.dev/api"
@@ -42,15 +43,18 @@ type Host struct {
 	boot     string
 	mount    cgroup.Mount
 	mountErr error
-	mgr      *systemd.Manager // nil: no grade scope
-	scopeErr error            // why there is none
-	parent   *cgroup.Dir      // nil: no grade cgroup
-	groupErr error            // why there is none
-	moves    bool             // keepers are moved into their cgroup: they die at birth in it
-	gate     bool             // children cloned into a cgroup die at birth here
-	notes    []string         // what the host could not give at grade cgroup, in words
-	weak     []string         // and at any grade
-	ctrls    []string         // controllers that turns at grade cgroup get
+	mgr      *systemd.Manager     // nil: no grade scope
+	scopeErr error                // why there is none
+	parent   *cgroup.Dir          // nil: no grade cgroup
+	groupErr error                // why there is none
+	moves    bool                 // keepers are moved into their cgroup: they die at birth in it
+	gate     bool                 // children cloned into a cgroup die at birth here
+	notes    []string             // what the host could not give at grade cgroup, in words
+	weak     []string             // and at any grade
+	unproven map[api.Grade]string // what an earlier self-test speaks for, and why
+	ctrls    []string             // controllers that turns at grade cgroup get
+
+	waited atomic.Bool // a keeper did not answer in time when it was found again
 
 	mu        sync.Mutex
 	scopes    string    // the directory that scopes are made in, once one was
@@ -66,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID()}
+	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}}
 	if err := h.checkInit(); err != nil {
 		return nil, err
 	}
@@ -139,6 +143,9 @@ func (h *Host) refuse(scope, group error) error {
 		e.Message = fmt.Sprintf("grade scope was demanded and is not to be had: %v", scope)
 	case h.cfg.Grade == api.GradeCgroup:
 		e.Message = fmt.Sprintf("grade cgroup was demanded and is not to be had: %v", group)
+	}
+	if errors.Is(scope, errSlow) || errors.Is(group, errSlow) {
+		return e.WithRemedy("start it again; if the host is not busy, look for a frozen cgroup above the one that turns are to be held in")
 	}
 	return e.WithRemedy("run under systemd, or give the service a writable cgroup v2 directory with --cgroup-parent; see docs/grades.md")
 }

@@ -46,12 +46,12 @@ func (h *Host) Info(ctx context.Context) api.Host {
 }
 
 func (h *Host) checks() []api.HostCheck {
-	scope := check("grade scope", h.mgr != nil, h.scopeErr, "the self-test's turn was launched, killed and seen empty",
+	scope := check("grade scope", h.mgr != nil, h.scopeErr, h.shown(api.GradeScope),
 		"run under systemd with its bus reachable; for a user's service see loginctl enable-linger")
 	if err := h.scopeTrusted(); err != nil {
 		scope = check("grade scope", false, fmt.Errorf("failed lately, tried again within a minute: %w", err), "", "see systemctl status and the journal")
 	}
-	group := check("grade cgroup", h.parent != nil, h.groupErr, "the self-test's turn was launched, killed and seen empty",
+	group := check("grade cgroup", h.parent != nil, h.groupErr, h.shown(api.GradeCgroup),
 		"give the service a cgroup v2 directory that it may write, with --cgroup-parent or Delegate=yes")
 	h.mu.Lock()
 	mechanism := h.mechanism
@@ -64,6 +64,14 @@ func (h *Host) checks() []api.HostCheck {
 		out = append(out, api.HostCheck{Name: "note", Detail: n})
 	}
 	return out
+}
+
+// shown is what a grade that turns may get rests on.
+func (h *Host) shown(g api.Grade) string {
+	if why := h.unproven[g]; why != "" {
+		return why
+	}
+	return "the self-test's turn was launched, killed and seen empty"
 }
 
 func check(name string, ok bool, err error, detail, remedy string) api.HostCheck {

@@ -25,7 +25,7 @@ func (x *hold) ask(ctx context.Context, feature string, m wire.Message) error {
 	x.mu.Unlock()
 	switch {
 	case k == nil:
-		return keeperGone(x.turn)
+		return x.noKeeper()
 	case k.version < version2:
 		return x.unsupported(feature)
 	}

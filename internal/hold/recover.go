@@ -47,14 +47,15 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
 		return x, api.VerdictOwned, nil
 	}
-	hello, err := x.connect(ctx)
+	err = x.reachSoon(ctx)
 	switch {
-	case err != nil:
+	case err == nil:
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !x.keeperDead():
+		h.log.Warn("a keeper does not answer yet", "turn", turn, "error", err)
+		x.unreached.Store(true)
+		go x.reachLater(ctx)
+	default:
 		x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
-	case !hello.Held: // the service died between furnishing the cgroup and saying so
-		if err := x.link.hold(ctx, x.whatToHold()); err != nil {
-			x.loseKeeper(err.Error())
-		}
 	}
 	return x, api.VerdictOwned, nil
 }
@@ -81,6 +82,64 @@ func (x *hold) endUnbegun(ctx context.Context, v api.Verdict) error {
 	}
 	defer d.Close()
 	return d.Remove(ctx) // never a populated one
+}
+
+// Bounds of a greeting. One keeper that is stopped, or frozen, must not keep the
+// service from all other turns: it is greeted in the background.
+const (
+	reachTime  = 2 * time.Second        // for one keeper
+	reachAfter = 100 * time.Millisecond // once one has not answered
+	reachAgain = 10 * time.Second       // in the background, each time
+)
+
+// reachSoon reaches the keeper within its bound.
+func (x *hold) reachSoon(ctx context.Context) error {
+	bound := reachTime
+	if x.host.waited.Load() {
+		bound = reachAfter
+	}
+	soon, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err := x.reach(soon)
+	if err != nil && soon.Err() != nil {
+		x.host.waited.Store(true)
+		err = fmt.Errorf("%w: %w", soon.Err(), err)
+	}
+	return err
+}
+
+// reach greets the keeper, and tells it where its cgroup is, if the service died
+// between furnishing that and saying so.
+func (x *hold) reach(ctx context.Context) error {
+	hello, err := x.connect(ctx)
+	if err != nil || hello.Held {
+		return err
+	}
+	return x.link.hold(ctx, x.whatToHold())
+}
+
+// reachLater goes on until the keeper answers or is dead, or ctx ends. What it
+// knows is told then.
+func (x *hold) reachLater(ctx context.Context) {
+	for ctx.Err() == nil && !x.quitting.Load() {
+		if x.keeperDead() {
+			x.loseKeeper("it has died")
+			return
+		}
+		again, cancel := context.WithTimeout(ctx, reachAgain)
+		err := x.reach(again)
+		cancel()
+		if err != nil {
+			time.Sleep(reachAfter)
+			continue
+		}
+		x.unreached.Store(false)
+		for _, p := range x.Processes() {
+			x.hooks.Started(p)
+		}
+		x.host.log.Info("the keeper answers", "turn", x.turn)
+		return
+	}
 }
 
 // remember enters the launches that a keeper tells of in its hello. The

@@ -1,0 +1,65 @@
+package turns
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"pinfold.dev/api"
+)
+
+// A keeper that is stopped when the service comes back costs nobody but its own
+// turn: the others are there at once. It is greeted when it goes on, and has
+// lost nothing; and one that stays stopped is killed by the ending, whose
+// receipt has what its journal tells.
+func TestStoppedKeeper(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{})
+		newCanary(t, s)
+		_, beside := newNeighbour(t, s)
+		back, stays := s.begin(t, api.BeginRequest{Label: "goes on"}), s.begin(t, api.BeginRequest{Label: "stays"})
+		f := files(t, "back", "stays")
+		var after string
+		for i, x := range []*turn{back, stays} {
+			x.launch(helper(t, "beat", f[i]))
+			heart(f[i]).beating(t)
+			signalKeeper(t, x, syscall.SIGSTOP)
+			t.Cleanup(func() { _ = syscall.Kill(x.KeeperPID, syscall.SIGCONT) })
+		}
+		s.kill()
+		s.start()
+		beside.lives()
+		for _, x := range []*turn{back, stays} {
+			if _, err := s.Launch(t.Context(), x.ID, helper(t, "exit", "0")); !errors.Is(err, api.ErrUnavailable) {
+				t.Errorf("launch where the keeper is stopped: %v", err)
+			}
+		}
+
+		signalKeeper(t, back, syscall.SIGCONT)
+		eventually(t, "the keeper answers", func() bool {
+			p, err := s.Launch(t.Context(), back.ID, helper(t, "exit", "5"))
+			if err != nil {
+				return false
+			}
+			after = p.ID
+			return true
+		})
+		if p, err := s.WaitProcess(t.Context(), back.ID, after); err != nil || p.Status.Code != 5 {
+			t.Errorf("a process after the keeper went on: %+v, %v", p.Status, err)
+		}
+		if r := back.abandon(0); !r.Complete || len(r.Processes) != 2 || r.Processes[0].Status.State != api.ProcessSignaled {
+			t.Errorf("receipt of the turn whose keeper went on: %+v", r)
+		}
+		if r := stays.abandon(0); !r.Complete || len(r.Processes) != 1 || r.Processes[0].Status.State != api.ProcessLost {
+			t.Errorf("receipt of the turn whose keeper stayed stopped: %+v", r)
+		}
+	})
+}
+
+// signalKeeper signals a turn's keeper, of which this test knows that it lives.
+func signalKeeper(t *testing.T, x *turn, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(x.KeeperPID, sig); err != nil {
+		t.Fatal(err)
+	}
+}
