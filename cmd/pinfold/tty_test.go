@@ -209,3 +209,40 @@ func TestKeys(t *testing.T) {
 		}
 	}
 }
+
+// Two people at one terminal: both see all, the keys leave, and it goes on.
+func TestAttach(t *testing.T) {
+	b := newBed(t)
+	id := strings.Fields(b.out("pinfold", "run", "-t", "-d", "--", "bash", "-c",
+		`stty -echo; trap 'stty size' WINCH; while :; do read -r -t 0.2 x && echo "<$x>"; [ "$x" = end ] && exit 7; done`))
+	one := b.sit("pinfold", "attach", id[0], id[1])
+	one.types("here\r")
+	one.sees("<here>\r\n")
+	two := b.sit("pinfold", "attach", id[0], id[1])
+	two.types("too\r")
+	two.sees("<too>\r\n")
+	one.types("a\r")
+	one.sees("<a>\r\n")
+	two.sees("<a>\r\n")
+	two.types("b\x10c\r") // half of the keys is typed
+	one.sees("<b\x10c>\r\n")
+	if err := pty.Setsize(two.tty, &pty.Winsize{Rows: 30, Cols: 99}); err != nil {
+		t.Fatal(err)
+	}
+	one.sees("30 99\r\n")
+	two.types("\x10\x11")
+	two.sees("pinfold: left; again: pinfold attach " + id[0] + " " + id[1])
+	two.ends(0)
+	if err := two.cmd.Process.Signal(syscall.Signal(0)); err == nil {
+		t.Error("it is still there")
+	}
+	three := b.sit("pinfold", "attach", "--no-stdin", "--tail", "1", id[0], id[1])
+	three.sees("30 99\r+\n") // our own terminal is not raw then
+	if err := three.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	three.ends(143)
+	one.types("end\r")
+	one.sees("<end>")
+	one.ends(7)
+}
