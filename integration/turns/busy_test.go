@@ -44,8 +44,10 @@ func TestStartOnABusyHost(t *testing.T) {
 		if !said {
 			t.Errorf("the host does not say that its self-test did not end: %+v", host.Checks)
 		}
-		if _, err := s.Begin(t.Context(), api.BeginRequest{}); g == api.GradeCgroup && !errors.Is(err, api.ErrUnavailable) {
-			t.Errorf("begin below a frozen cgroup: %v", err)
+		if g == api.GradeCgroup { // a service manager may have thawed its slice by now
+			if _, err := s.Begin(t.Context(), api.BeginRequest{}); !errors.Is(err, api.ErrUnavailable) {
+				t.Errorf("begin below a frozen cgroup: %v", err)
+			}
 		}
 		freeze(t, above, "0")
 		if after := children(t, above); len(after) > len(before) {

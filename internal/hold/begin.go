@@ -83,8 +83,12 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err = x.startKeeper(); err != nil {
 		return nil, err
 	}
-	greeted := x.greet(ctx) // the keeper's start takes as long as all the rest
-	err = x.furnish(ctx, spec)
+	greeting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	greeted := x.greet(greeting) // the keeper's start takes as long as all the rest
+	if err = x.furnish(ctx, spec); err != nil {
+		giveUp() // it may be frozen
+	}
 	if gerr := <-greeted; err == nil {
 		err = gerr
 	}
