@@ -246,3 +246,27 @@ func TestAttach(t *testing.T) {
 	one.sees("<end>")
 	one.ends(7)
 }
+
+// The service is killed and comes back: the terminal goes on, and nothing that
+// was written meanwhile is lost.
+func TestTTYOutlivesTheService(t *testing.T) {
+	b := newBed(t)
+	p := b.sit("pinfold", "run", "-t", "--", "bash", "-c", `stty -echo; echo ready; for ((i = 0; i < 40; i++)); do echo "n$i"; sleep 0.05; done; read -r x; echo "<$x>"; exit 5`)
+	p.sees("n3\r\n")
+	if err := b.s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-b.s.gone
+	b.serve()
+	p.sees("n39\r\n")
+	p.types("still there\r")
+	p.sees("<still there>\r\n")
+	p.ends(5)
+	var want strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&want, "n%d\r\n", i)
+	}
+	if got := p.out.String(); got != "ready\r\n"+want.String()+"<still there>\r\n" {
+		t.Errorf("the screen: %q", got)
+	}
+}
