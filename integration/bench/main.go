@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -58,6 +59,9 @@ func run(args []string) error {
 		return err
 	}
 	only, err := regexp.Compile(o.only)
+	if err == nil && o.bin != "" {
+		o.bin, err = filepath.Abs(o.bin) // the bed has another working directory
+	}
 	if err != nil {
 		return err
 	}
