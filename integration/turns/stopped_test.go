@@ -1,9 +1,13 @@
 package turns
 
 import (
+	"context"
 	"errors"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"pinfold.dev/api"
 )
@@ -62,4 +66,38 @@ func signalKeeper(t *testing.T, x *turn, sig syscall.Signal) {
 	if err := syscall.Kill(x.KeeperPID, sig); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A keeper that is stopped reads nothing, and the socket to it fills up. That
+// holds up what is asked of it, never the ending.
+func TestStoppedKeeperWithAFullSocket(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{})
+		newCanary(t, s)
+		x := s.begin(t, api.BeginRequest{Label: "full"})
+		h := heart(files(t, "beats")[0])
+		x.launch(helper(t, "beat", string(h)))
+		h.beating(t)
+		signalKeeper(t, x, syscall.SIGSTOP)
+
+		var asked sync.WaitGroup
+		defer asked.Wait()
+		for range 8 {
+			asked.Go(func() {
+				req := helper(t, "exit", "0")
+				req.Argv = append(req.Argv, strings.Repeat("x", 100_000))
+				if p, err := s.Launch(context.Background(), x.ID, req); err == nil {
+					t.Errorf("a stopped keeper launched %s", p.ID)
+				}
+			})
+		}
+		time.Sleep(patience(200 * time.Millisecond)) // by now they wait; if not, the test only shows less
+		ctx, cancel := context.WithTimeout(t.Context(), patience(20*time.Second))
+		defer cancel()
+		r, err := s.Abandon(ctx, x.ID, api.AbandonRequest{})
+		if err != nil || !r.Complete {
+			t.Errorf("abandon: complete %v, %v", r.Complete, err)
+		}
+		stopped(t, h)
+	})
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/internal/wire/wirenet"
@@ -19,6 +21,8 @@ var errBroken = errors.New("the connection to the keeper is gone")
 // link is one connection to a keeper: calls out, answers and events in.
 type link struct {
 	conn    *wire.Conn
+	raw     *net.UnixConn             // conn's, for its deadline
+	sending chan struct{}             // full while there is a Send
 	version int                       // the keeper's, once it was greeted
 	event   func(wire.Message, []int) // owns the descriptors
 	down    func(*link, error)
@@ -40,8 +44,9 @@ func dial(ctx context.Context, path string, event func(wire.Message, []int), dow
 	if err != nil {
 		return nil, err
 	}
-	l := &link{conn: wire.NewConn(wirenet.FromUnixConn(c.(*net.UnixConn))), event: event, down: down,
-		waiting: map[uint64]chan answer{}}
+	raw := c.(*net.UnixConn)
+	l := &link{conn: wire.NewConn(wirenet.FromUnixConn(raw)), raw: raw, sending: make(chan struct{}, 1),
+		event: event, down: down, waiting: map[uint64]chan answer{}}
 	go l.read()
 	return l, nil
 }
@@ -99,6 +104,33 @@ func (l *link) close() {
 	l.conn.Close()
 }
 
+// sendTime bounds a send whose context has no deadline.
+const sendTime = 30 * time.Second
+
+// send writes a frame, unless ctx is over before. A keeper that is stopped or
+// frozen reads nothing: neither its full socket, nor who waits for that, may
+// hold up an ending.
+func (l *link) send(ctx context.Context, m wire.Message, fds []int) error {
+	select {
+	case l.sending <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.sending }()
+	until, ok := ctx.Deadline()
+	if !ok {
+		until = time.Now().Add(sendTime)
+	}
+	if err := l.raw.SetWriteDeadline(until); err != nil {
+		return err
+	}
+	err := l.conn.Send(m, fds)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
 // call asks and waits for the answer. An answer that comes after ctx is over is
 // dropped, its descriptors closed. The keeper's refusal is a *wire.Error.
 func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Message, []int, error) {
@@ -112,8 +144,11 @@ func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Messag
 	m.ID = l.last
 	l.waiting[m.ID] = ch
 	l.mu.Unlock()
-	if err := l.conn.Send(m, fds); err != nil {
+	if err := l.send(ctx, m, fds); err != nil {
 		l.forget(m.ID, ch)
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			return wire.Message{}, nil, err
+		}
 		if errors.Is(err, wire.ErrTooLarge) {
 			return wire.Message{}, nil, &refusal{wire.Error{Kind: wire.ErrProtocol, Message: err.Error()}}
 		}

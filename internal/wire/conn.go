@@ -28,17 +28,20 @@ type MsgReadWriter interface {
 // Conn sends and receives frames. Send may be called at the same time as Recv
 // and as other Sends; Recv by one goroutine at a time.
 type Conn struct {
-	rw  MsgReadWriter
-	wmu sync.Mutex
-	in  input
+	rw   MsgReadWriter
+	wmu  sync.Mutex
+	rest []byte // of a frame that a deadline cut
+	in   input
 }
 
 // NewConn makes a Conn over rw, which it owns from then on.
 func NewConn(rw MsgReadWriter) *Conn { return &Conn{rw: rw} }
 
 // Send writes one frame. The descriptors stay the caller's. Message.FDs is set
-// from them. An error after the first byte leaves the stream out of step, so
-// the caller closes the connection upon any error but ErrTooLarge.
+// from them. A deadline of the socket that is over (an error with Timeout, as in
+// net) leaves the stream in step: what is left of the frame goes before the next
+// one. After any other error but ErrTooLarge the connection is good for nothing
+// but closing.
 func (c *Conn) Send(m Message, fds []int) error {
 	frame, err := Encode(m, len(fds))
 	if err != nil {
@@ -46,16 +49,29 @@ func (c *Conn) Send(m Message, fds []int) error {
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	for len(frame) > 0 {
-		n, err := c.rw.WriteMsg(frame, fds)
+	if c.rest, err = c.write(c.rest, nil); err != nil {
+		return err
+	}
+	whole := len(frame)
+	frame, err = c.write(frame, fds)
+	if err != nil && len(frame) < whole {
+		c.rest = frame
+	}
+	return err
+}
+
+// write returns what it could not write, and why.
+func (c *Conn) write(p []byte, fds []int) ([]byte, error) {
+	for len(p) > 0 {
+		n, err := c.rw.WriteMsg(p, fds)
 		if n > 0 {
-			frame, fds = frame[n:], nil
+			p, fds = p[n:], nil
 		}
 		if err != nil {
-			return &wrapped{"send frame: " + err.Error(), err}
+			return p, &wrapped{"send frame: " + err.Error(), err}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // Recv reads one frame. The descriptors are the caller's. It returns io.EOF
