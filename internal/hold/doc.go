@@ -8,6 +8,8 @@
 //	  keeper/                       the keeper, alone
 //	  work/p1/ work/p2/ …           one fresh leaf per launch; limits are on work/
 //
-// Ending a turn kills work/, asks the keeper what it still has, lets it go,
-// kills what else may be in the turn's cgroup, and removes it.
+// Ending a turn kills work/, asks the keeper what it still has, and makes sure
+// that nobody but the keeper is left; that is what a receipt stands on. The
+// keeper goes, and the cgroup is removed, when the receipt is stored. What else
+// may be in the turn's cgroup is ended before.
 package hold
