@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"pinfold.dev/api"
@@ -80,6 +81,7 @@ func (m *Manager) mayJoin(t *turn, c Caller, cgroup string) error {
 		return api.Errorf(api.CodeForbidden, "process %d is in turn %s already", c.PID, in).With("turn", in).
 			WithRemedy("a process is in one turn; launch another through the API")
 	}
+	t.awaitLaunch(cgroup)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.procs {
@@ -89,6 +91,33 @@ func (m *Manager) mayJoin(t *turn, c Caller, cgroup string) error {
 		}
 	}
 	return nil
+}
+
+// launchSoon bounds the wait for a launch that runs and is not answered yet.
+const launchSoon = 2 * time.Second
+
+// awaitLaunch waits until the launch is known in whose leaf the caller is: it may
+// ask to join before its own launch was answered.
+func (t *turn) awaitLaunch(cgroup string) {
+	leaf, ok := strings.CutPrefix(cgroup, t.cgroupLine()+"/work/")
+	if !ok {
+		return
+	}
+	leaf, _, _ = strings.Cut(leaf, "/")
+	late := time.After(launchSoon)
+	for {
+		t.mu.Lock()
+		known, changed := t.byID[leaf] != nil, t.changed
+		t.mu.Unlock()
+		if known {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return
+		}
+	}
 }
 
 // enterJoined records who is about to join: what runs in a turn is known before

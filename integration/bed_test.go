@@ -158,15 +158,21 @@ func checkTests(t *testing.T, out string, err error) {
 	}
 }
 
-// unexcused lists tests that were skipped without an excuse; go test writes the
-// reason in the line before.
+// unexcused lists tests that were skipped without an excuse. go test -v writes
+// the reason after the test's RUN line, and the verdict, of a subtest, later.
 func unexcused(out string) (names []string) {
-	var before string
+	reasons := make(map[string]string)
+	var running string
 	for line := range strings.Lines(out) {
-		if m := skipped.FindStringSubmatch(line); m != nil && !excuse.MatchString(before) {
-			names = append(names, fmt.Sprintf("%s (%s)", m[1], strings.TrimSpace(before)))
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "=== RUN "); ok {
+			running = strings.TrimSpace(name)
+		} else if excuse.MatchString(line) {
+			reasons[running] = line
 		}
-		before = line
+		if m := skipped.FindStringSubmatch(line); m != nil && reasons[m[1]] == "" {
+			names = append(names, m[1])
+		}
 	}
 	return names
 }
