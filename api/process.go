@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // ProcessState is where a launched process is in its life.
 type ProcessState string
@@ -18,7 +21,7 @@ const (
 // Status is how a process is or how it ended.
 type Status struct {
 	State ProcessState `json:"state"`
-	// Code is the exit code, for exited.
+	// Code is the exit code, for exited; then it is always there, 0 too.
 	Code int `json:"code,omitempty"`
 	// Signal is the signal's name (SIGKILL), for signaled and oom.
 	Signal string `json:"signal,omitempty"`
@@ -31,6 +34,18 @@ type Status struct {
 	// EndedBy is deadline when Pinfold ended, or is ending, it for that; else
 	// empty.
 	EndedBy string `json:"ended_by,omitempty"`
+}
+
+// MarshalJSON writes the code of everything that has exited, 0 too.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type plain Status
+	if s.State != ProcessExited {
+		return json.Marshal(plain(s))
+	}
+	return json.Marshal(struct {
+		plain
+		Code int `json:"code"`
+	}{plain(s), s.Code})
 }
 
 // EndedByDeadline is Status.EndedBy of a process whose deadline was over.

@@ -32,6 +32,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"trailing data", "POST", "/v1/turns", `{}{}`, 400, "follows"},
 		{"trailing bracket", "POST", "/v1/turns", `{}]`, 400, "follows"},
 		{"cut short", "POST", "/v1/turns", `{"label":`, 400, "ends too early"},
+		{"another type", "POST", "/v1/turns", `{"label": {}}`, 400, `must be string, not object`},
 		{"not UTF-8", "POST", "/v1/turns", "{\"label\":\"\xff\"}", 400, "UTF-8"},
 		{"too large", "POST", "/v1/turns", big, 413, "larger"},
 		{"deep", "POST", "/v1/turns", strings.Repeat(`{"limits":`, 20000), 400, ""},

@@ -139,11 +139,27 @@ func badJSON(err error) *api.Error {
 		return api.Errorf(api.CodeBadRequest, "unknown field %s", clip(field)).
 			WithRemedy("GET /v1/openapi.json describes the request")
 	case errors.As(err, &typ) && typ.Field != "":
-		return api.Errorf(api.CodeBadRequest, "field %q cannot be a %s", clip(typ.Field), typ.Value)
+		return api.Errorf(api.CodeBadRequest, "field %q must be %s, not %s", clip(typ.Field), wanted(typ.Type), clip(typ.Value)).
+			WithRemedy("GET /v1/openapi.json describes the request")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return api.Errorf(api.CodeBadRequest, "the JSON ends too early")
 	}
 	return api.Errorf(api.CodeBadRequest, "the body is not the JSON that was expected: %s", clip(strings.TrimPrefix(err.Error(), "json: ")))
+}
+
+// wanted is what JSON a Go type takes, in words.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array:
+		return "array"
+	case reflect.Map, reflect.Struct:
+		return "object"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "string"
+	}
+	return "number"
 }
 
 // body reads the whole body within its time. A large one waits for its
