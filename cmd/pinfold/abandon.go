@@ -17,7 +17,8 @@ func (a *app) abandonCmd() *cobra.Command {
 seen empty, and prints the receipt. A second call prints the first receipt.
 
 Exit status: 0 only when the receipt is complete; 1 when something could not be
-ended, or not be seen; others as in "pinfold help exit-codes".`,
+ended, or not be seen, or when the turn had finished before and what it left
+running is still held; others as in "pinfold help exit-codes".`,
 		Example: `  pinfold abandon k3v9
   pinfold abandon --grace 0 k3v9          # KILL at once
   pinfold abandon --leftovers k3v9        # what a finished turn left running`,
@@ -29,7 +30,10 @@ ended, or not be seen; others as in "pinfold help exit-codes".`,
 				return err
 			}
 			r, err := a.client().Abandon(c.Context(), args[0], req)
-			return a.ended(r, err)
+			if err := a.ended(r, err); err != nil {
+				return err
+			}
+			return stillHeld(r)
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "recorded in the receipt: stop (default), superseded, idle, wall, client_gone, lease_expired, limit, operator")
@@ -37,4 +41,14 @@ ended, or not be seen; others as in "pinfold help exit-codes".`,
 	c.Flags().Int64Var(&epoch, "epoch", 0, "refuse unless the turn has this epoch")
 	c.Flags().BoolVar(&leftovers, "leftovers", false, "end what a finished turn left running")
 	return c
+}
+
+// stillHeld refuses to call a turn abandoned that had finished before and whose
+// leftovers run on.
+func stillHeld(r api.Receipt) error {
+	if len(r.Leftovers) == 0 || r.LeftoversEndedAt != nil {
+		return nil
+	}
+	return &exitError{exitNo, api.Errorf(api.CodeTurnOver, "turn %s had finished before, and what it left running is still held", r.Turn).
+		WithRemedy("pinfold abandon --leftovers %s", r.Turn)}
 }
