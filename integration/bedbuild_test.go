@@ -57,13 +57,20 @@ func executable(t *testing.T) string {
 }
 
 // buildDir is beside this test binary: go test removes it with that.
-func buildDir(t *testing.T) string { return filepath.Dir(executable(t)) }
+func buildDir(t *testing.T) string {
+	t.Helper()
+	dir := executable(t) + ".beds"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
 
 // PackageTests compiles the tests of a package of this module, such as
 // "systemd", and returns the binary's path.
 func PackageTests(t *testing.T, pkg string) string {
 	t.Helper()
-	out := filepath.Join(buildDir(t), "bed-"+strings.ReplaceAll(pkg, "/", "-")+".test")
+	out := filepath.Join(buildDir(t), strings.ReplaceAll(pkg, "/", "-")+".test")
 	once(t, out, func() error {
 		_, err := command(t, []string{"CGO_ENABLED=0"}, "go", "test", "-c", "-o", out, "./"+pkg)
 		return err
@@ -75,7 +82,7 @@ func PackageTests(t *testing.T, pkg string) string {
 // the directory that has both.
 func Binaries(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(buildDir(t), "bed-bin")
+	dir := filepath.Join(buildDir(t), "bin")
 	once(t, dir, func() error {
 		_, err := command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", dir+"/",
 			"./cmd/pinfold", "./cmd/pinfold-init")
