@@ -19,7 +19,7 @@ func endedBy(t *testing.T, script string, late bool) syscall.WaitStatus {
 	t.Helper()
 	reap := "wait"
 	if late {
-		reap = "sleep 60; wait"
+		reap = "exec sleep 60" // a shell that waits reaps whatever comes
 	}
 	r, w, err := os.Pipe()
 	if err != nil {

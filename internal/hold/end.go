@@ -253,6 +253,9 @@ func (x *hold) quit(ctx context.Context) {
 // it does so when it sees it empty, or is told.
 func (x *hold) remove(ctx context.Context) error {
 	if x.dir == nil {
+		if x.facts.Unit != "" { // systemd may have made it all the same, around a keeper that had died
+			go x.tellSystemd()
+		}
 		return nil
 	}
 	if x.facts.Grade != api.GradeScope {
@@ -295,9 +298,26 @@ func (x *hold) tellSystemd() {
 		err = x.host.mgr.StopScope(ctx, x.facts.Unit)
 		cancel()
 		if err == nil {
+			x.rmScope()
 			return
 		}
 		time.Sleep(time.Second << try)
 	}
 	x.host.log.Warn("stop an empty scope", "unit", x.facts.Unit, "error", err)
+}
+
+// rmScope removes the directory of a scope that systemd has stopped. It does that
+// itself, but not when our removal of what was below came in between.
+func (x *hold) rmScope() {
+	if x.facts.Cgroup == "" {
+		return
+	}
+	var err error
+	for try := range stopTries {
+		time.Sleep(50 * time.Millisecond << try)
+		if err = os.Remove(x.facts.Cgroup); err == nil || errors.Is(err, os.ErrNotExist) { // rmdir: never a populated one
+			return
+		}
+	}
+	x.host.log.Warn("remove the cgroup of a scope that was stopped", "unit", x.facts.Unit, "error", err)
 }
