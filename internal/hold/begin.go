@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
@@ -87,7 +88,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	defer giveUp()
 	greeted := x.greet(greeting) // the keeper's start takes as long as all the rest
 	if err = x.furnish(ctx, spec); err != nil {
-		giveUp() // it may be frozen
+		defer time.AfterFunc(quitTime, giveUp).Stop() // greeted, it goes when told to; but it may be frozen
 	}
 	if gerr := <-greeted; err == nil {
 		err = gerr
