@@ -385,9 +385,15 @@ func (m *Manager) putAway(t *turn, stored bool) {
 		case <-time.After(wait):
 		}
 	}
-	if stored {
-		m.archive(t)
+	for wait := time.Second; !stored; wait = min(2*wait, time.Minute) { // a full disk may have room again
+		select {
+		case <-m.stop:
+			return
+		case <-time.After(wait):
+		}
+		stored = m.save(t) == nil
 	}
+	m.archive(t)
 }
 
 func remove(h Hold) error {

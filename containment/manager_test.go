@@ -195,6 +195,14 @@ func TestFullDiskDoesNotStopAnEnding(t *testing.T) {
 		if _, err := m.Receipt(t.Context(), id); err != nil {
 			t.Errorf("the receipt is lost: %v", err)
 		}
+		rec.mu.Lock()
+		rec.full = false
+		rec.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if _, held := m.live(id); held || rec.ended[id].Receipt == nil {
+			t.Error("there is room again, and the receipt is not in the history")
+		}
 	})
 }
 
