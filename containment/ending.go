@@ -2,7 +2,6 @@ package containment
 
 import (
 	"context"
-	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"

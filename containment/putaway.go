@@ -2,6 +2,7 @@ package containment
 
 import (
 	"context"
+	"runtime/debug"
 	"time"
 )
 
