@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Client speaks to one service. The zero value is ready; it must not be copied
@@ -133,6 +134,7 @@ func read[Resp any](ctx context.Context, c *Client, ask request) (Resp, error) {
 	if err != nil {
 		return v, broken(ctx, ask.method, at, err)
 	}
+	fault.Point("answer.read")
 	if err := json.Unmarshal(b, &v); err != nil {
 		return v, api.Errorf(api.CodeInternal, "read the answer to %s %s: %v", ask.method, at, err)
 	}

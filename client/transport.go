@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"pinfold.dev/internal/fault"
 )
 
 // transport sends requests over kept connections, each from the goroutine that
@@ -74,6 +76,7 @@ func (k *kept) exchange(r *http.Request) (*http.Response, error) {
 	if err := out.Flush(); err != nil {
 		return nil, err
 	}
+	fault.Point("request.sent")
 	for {
 		resp, err := http.ReadResponse(k.in, r)
 		if err != nil || resp.StatusCode >= 200 {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Bounds of what a request may say.
@@ -38,6 +39,7 @@ func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (ap
 
 func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
 	hooks := m.hooks(t)
+	fault.Point("begin.asked")
 	h, err := m.cfg.Host.Begin(ctx, Spec{Turn: t.id, Label: t.view.Label, OwnerUID: t.owner, Limits: t.view.Limits,
 		MinGrade: minGrade, Spool: m.cfg.Outputs.Dir(t.id), OutputMax: t.view.OutputMax}, hooks)
 	if err != nil {
@@ -46,6 +48,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 		}
 		return api.Turn{}, asAPI(err, api.CodeUnavailable, "begin a turn")
 	}
+	fault.Point("begin.held")
 	t.mu.Lock()
 	t.hold = h
 	t.setFacts(h.Facts())
@@ -54,6 +57,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	m.turns[t.id] = t
 	m.mu.Unlock()
 	m.followLast(t)
+	fault.Point("begin.entered")
 	m.log.Info("turn begun", "turn", t.id, "owner", t.owner, "grade", t.view.Grade, "label", t.view.Label)
 	return t.show(), nil
 }
@@ -61,7 +65,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 // newTurn makes a turn that knows the clock.
 func (m *Manager) newTurn(view api.Turn) *turn {
 	t := newTurn(view)
-	t.clock, t.expire = m.now, func(process string) { m.expire(t, process) }
+	t.clock, t.events, t.expire = m.now, m.cfg.Events, func(process string) { m.expire(t, process) }
 	return t
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Bounds of an ending's small steps; the kill itself has Config.Bound.
@@ -94,6 +95,7 @@ func (m *Manager) startEnding(t *turn, ev event, e EndRequest) error {
 	}
 	t.ending = &e
 	t.mu.Unlock()
+	fault.Point("end.asked")
 	m.log.Info("turn ending", "turn", t.id, "reason", e.Reason, "uid", e.Actor.UID, "grace_ms", e.GraceMS)
 	m.wg.Go(func() { m.carryOut(t, st.effect, e) })
 	return nil
@@ -119,6 +121,7 @@ func (m *Manager) note(t *turn) {
 		if err := m.save(t); err != nil {
 			m.log.Warn("save the record of an ending turn", "turn", t.id, "error", err)
 		}
+		fault.Point("end.noted")
 	})
 }
 
@@ -148,6 +151,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 		}
 		killed = m.kill(t, h, r)
 	}
+	fault.Point("end.fenced")
 	t.inflight.Wait() // the keeper has answered, or is gone
 	if killed && !emptyNow(h) {
 		killed = m.kill(t, h, r)
@@ -156,6 +160,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	go func() { usage <- h.Usage() }()
 	outside(h, r)
 	r.Usage = <-usage
+	fault.Point("end.counted")
 	if killed && !h.Alone() {
 		saved := m.saveDraft(t, r)
 		killed = release(h, r)
@@ -201,6 +206,7 @@ func (m *Manager) saveDraft(t *turn, r *api.Receipt) (saved <-chan struct{}) {
 		if err := m.save(t); err != nil {
 			m.log.Warn("save the draft of a receipt", "turn", t.id, "error", err)
 		}
+		fault.Point("draft.saved")
 	}()
 	return done
 }
@@ -223,6 +229,7 @@ func ask(t *turn, h Hold, grace time.Duration, r *api.Receipt) {
 		r.Notes = append(r.Notes, "ask to stop: "+err.Error())
 	}
 	r.Counts.Ended = max(r.Counts.Ended, n)
+	fault.Point("end.termed")
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	_ = h.WaitEmpty(ctx) // what the grace leaves, the kill sees
@@ -333,6 +340,7 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 		t.hold, t.over = nil, t.hold
 	}
 	t.mu.Unlock()
+	fault.Point("end.accounted")
 	m.announce(t)
 	if st.effect == doWatch {
 		m.wg.Go(func() { m.watchSurvivors(t) })
@@ -343,6 +351,7 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 // told on the receipt and in the log, and keeps the turn in memory.
 func (m *Manager) announce(t *turn) {
 	err := m.save(t)
+	fault.Point("receipt.stored")
 	t.mu.Lock()
 	if err != nil {
 		note := *t.receipt
@@ -357,6 +366,7 @@ func (m *Manager) announce(t *turn) {
 	r, over := t.receipt, t.view.State.Terminal() && t.hold == nil
 	t.touch()
 	t.mu.Unlock()
+	fault.Point("receipt.announced")
 	m.log.Info("turn ended", "turn", t.id, "state", r.State, "reason", r.Reason, "complete", r.Complete,
 		"ended", r.Counts.Ended, "survivors", r.Counts.Survivors, "stored", err == nil)
 	if over {

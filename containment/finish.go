@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Finish closes the turn: its work is done. What it left running is kept and
@@ -46,6 +47,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 		m.dropKeeper(h, r)
 	}
+	fault.Point("finish.fenced")
 	t.inflight.Wait()
 	members, err := h.Members()
 	if err != nil {
@@ -59,6 +61,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	r.Leftovers = left
 	outside(h, r)
 	r.Usage = h.Usage()
+	fault.Point("finish.counted")
 	m.keepLeftovers(t, r)
 }
 
@@ -73,6 +76,7 @@ func (m *Manager) keepLeftovers(t *turn, r *api.Receipt) {
 	t.receipt = r
 	t.mu.Unlock()
 	m.announce(t)
+	fault.Point("leftovers.kept")
 	m.wg.Go(func() { m.watchLeftovers(t) })
 }
 
@@ -115,6 +119,7 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 		r.Usage = h.Usage()
 		empty = release(h, &r)
 	}
+	fault.Point("leftovers.settled")
 	t.mu.Lock()
 	t.mergeHeld()
 	if empty {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Join moves the caller's own process, held by its pidfd, into a fresh leaf of
@@ -33,6 +34,7 @@ func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinReq
 	}
 	where := func(cgroup string) error { return m.mayJoin(t, c, cgroup) }
 	before := func(st Started) error { return m.enterJoined(t, c, req, mt, st) }
+	fault.Point("join.admitted")
 	within, cancel := context.WithTimeout(ctx, launchBound)
 	defer cancel()
 	err = h.Join(within, process, peer, where, before)
@@ -44,6 +46,7 @@ func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinReq
 		m.leaveJoined(t, process)
 		return api.Process{}, asAPI(err, api.CodeInternal, "move the caller into turn "+id)
 	}
+	fault.Point("join.answered")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[process].view, nil
@@ -134,6 +137,7 @@ func (m *Manager) enterJoined(t *turn, c Caller, req api.JoinRequest, mt meta, s
 	if err := m.save(t); err != nil {
 		return api.Errorf(api.CodeUnavailable, "record the process: %v", err)
 	}
+	fault.Point("join.recorded")
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // launchBound is how long a keeper may take over a launch. A launch that the
@@ -39,6 +40,7 @@ func (m *Manager) launch(ctx context.Context, t *turn, l Launch, mt meta, req ap
 		return api.Process{}, err
 	}
 	defer t.inflight.Done()
+	fault.Point("launch.admitted")
 	mt.begin(m.now(), req.DeadlineMS)
 	if l.Meta, err = mt.encode(); err != nil {
 		return api.Process{}, err
@@ -53,12 +55,14 @@ func (m *Manager) launch(ctx context.Context, t *turn, l Launch, mt meta, req ap
 	if err != nil {
 		return api.Process{}, asAPI(err, api.CodeKeeperLost, "launch "+l.Argv[0])
 	}
+	fault.Point("launch.answered")
 	k := Recovered{Started: st, Argv: l.Argv, Cwd: cmp.Or(st.Cwd, l.Cwd), UID: l.uid(m.cfg.UID)}
 	t.mu.Lock()
 	p := t.newProcess(k, mt)
 	t.addProcess(p)
 	v := p.view
 	t.mu.Unlock()
+	fault.Point("launch.entered")
 	return m.withOutput(v), nil
 }
 

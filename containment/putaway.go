@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime/debug"
 	"time"
+
+	"pinfold.dev/internal/fault"
 )
 
 // putAway lets go of a turn that is over: of its keeper and its empty cgroup,
@@ -26,6 +28,7 @@ func (m *Manager) putAway(t *turn, stored bool) {
 		case <-time.After(wait):
 		}
 	}
+	fault.Point("putaway.removed")
 	for wait := time.Second; !stored; wait = min(2*wait, time.Minute) { // a full disk may have room again
 		select {
 		case <-m.stop:
@@ -55,6 +58,7 @@ func (m *Manager) archive(t *turn) {
 		m.log.Error("move an ended turn to the history; it stays in memory and in the runtime directory", "turn", t.id, "error", err)
 		return
 	}
+	fault.Point("putaway.archived")
 	t.archived = true
 	m.drop(t.id)
 	if len(t.procs) >= manyProcs {

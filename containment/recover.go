@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // Recover finds the turns of an earlier service again. A record that cannot
@@ -18,6 +19,7 @@ import (
 // hides no other; nothing is signalled unless its hold is proved ours.
 func (m *Manager) Recover(ctx context.Context) error {
 	records, errs := m.cfg.Records.Load()
+	fault.Point("recover.loaded")
 	for _, err := range errs {
 		var bad *BadRecord
 		if errors.As(err, &bad) {
@@ -31,6 +33,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
 		}
 	}
+	fault.Point("recover.done")
 	m.sweepIn(0)
 	return errors.Join(errs...)
 }
@@ -54,15 +57,19 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	}
 	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
 	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
+	fault.Point("recover.held")
 	switch verdict {
 	case api.VerdictOwned:
 		m.adopt(t, h)
 		m.rejoin(t, h)
 		m.enter(t)
+		fault.Point("recover.adopted")
 		m.resume(t)
+		fault.Point("recover.resumed")
 		return nil
 	case api.VerdictGone:
 		if r.Facts.Cgroup == "" && err == nil { // its begin was cut short: nobody was ever told of it
+			fault.Point("recover.unbegun")
 			return m.cfg.Records.Discard(t.id)
 		}
 		m.enter(t)
@@ -114,6 +121,7 @@ func (m *Manager) closeEnded(t *turn) bool {
 		c.SeenEmptyAt = stamp()
 	}
 	if !s.Terminal() {
+		fault.Point("recover.closed")
 		m.account(t, &c, true)
 		return true
 	}
@@ -238,6 +246,7 @@ func (m *Manager) lose(t *turn, why string) error {
 	r.Complete = false // nobody saw it
 	r.State, t.view.Reason, t.receipt = t.view.State, r.Reason, &r
 	t.mu.Unlock()
+	fault.Point("recover.lost")
 	m.announce(t)
 	return nil
 }

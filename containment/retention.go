@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // How output that nobody has acknowledged goes.
@@ -159,6 +160,7 @@ func (m *Manager) outputsOver(t *turn) {
 	if err := m.cfg.Outputs.Ended(t.id); err != nil {
 		m.log.Warn("keep the output of a turn that is over", "turn", t.id, "error", err)
 	}
+	fault.Point("output.over")
 	m.sweepIn(cmp.Or(m.cfg.Retention, time.Millisecond))
 	m.sweepSoon()
 }

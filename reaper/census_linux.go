@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
@@ -43,6 +44,7 @@ func (k *keeper) runCensuses() {
 			k.refuse(c.c, c.id, refusalOf(wire.ErrInternal, "read the keeper's descendants", "", err))
 		case settled || now.After(c.until):
 			k.send(c.c, wire.Message{ID: c.id, Census: &wire.Census{Reaped: k.reaped, Outside: out}}, nil)
+			fault.Point("census.told")
 		default:
 			left = append(left, c)
 		}

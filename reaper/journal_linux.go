@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 )
 
@@ -37,9 +38,11 @@ func (j *journal) write(e wire.Entry) bool {
 	j.line = e.Append(j.line)
 	var n int
 	var err error = syscall.EINTR
+	fault.Point("journal.write")
 	for err == syscall.EINTR {
 		n, err = syscall.Write(j.fd, j.line)
 	}
+	fault.Point("journal.written")
 	if n > 0 {
 		j.torn = n < len(j.line)
 	}

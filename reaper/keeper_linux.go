@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/reaper/spawn"
@@ -83,6 +84,7 @@ func Keep(o Options) error {
 	if err := k.open(); err != nil {
 		return err
 	}
+	fault.Point("keeper.began")
 	warmThreads()
 	staySmall()
 	k.loop()
@@ -107,6 +109,7 @@ func (k *keeper) open() (err error) {
 	if err = k.journal.open(k.opts.Dir); err != nil {
 		return err
 	}
+	fault.Point("journal.opened")
 	if err = syscall.Chdir("/"); err != nil {
 		return os.NewSyscallError("chdir /", err)
 	}

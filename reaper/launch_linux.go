@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/reaper/spawn"
@@ -45,10 +46,12 @@ func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
 	if err := k.admit(l, len(fds)); err != nil {
 		return err
 	}
+	fault.Point("launch.read")
 	leaf, id, err := k.work.makeLeaf(l.Process)
 	if err != nil {
 		return refusalOf(wire.ErrCgroup, "make cgroup "+l.Process, k.work.path+"/"+l.Process, err)
 	}
+	fault.Point("leaf.made")
 	defer func() { _ = sys.Close(leaf) }()
 	p := &process{asked: q, pidfd: -1, started: wire.Started{
 		Process: l.Process, Argv: cut(l.Argv), UID: k.uid, Cwd: l.Cwd, CgroupID: id,
@@ -61,6 +64,7 @@ func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
 		k.dropLeaf(l.Process)
 		return refusalOf(wire.ErrJournal, "journal the launch", "", k.journal.err)
 	}
+	fault.Point("intent.written")
 	if err := k.start(p, l, fds, leaf); err != nil {
 		k.notStarted(p, err)
 		return err
@@ -118,10 +122,12 @@ func (k *keeper) start(p *process, l *wire.Launch, fds []int, leaf int) *wire.Er
 	if err := k.openStdio(p, l, fds, &s); err != nil {
 		return err
 	}
+	fault.Point("streams.made")
 	k.addAttributes(&s, l, fds)
 	if !k.gate {
 		c, err := k.spawner.Start(&s)
 		if err == nil {
+			fault.Point("child.cloned")
 			p.started.Placement = "clone"
 			p.child = c
 			return nil
@@ -141,7 +147,9 @@ func (k *keeper) startGated(p *process, s spawn.Spec, leaf int) *wire.Error {
 	if err != nil {
 		return k.explain(p, err)
 	}
+	fault.Point("gate.cloned")
 	if err = moveInto(leaf, c.PID); err == nil {
+		fault.Point("gate.moved")
 		err = c.Open()
 	}
 	if err != nil {
@@ -153,6 +161,7 @@ func (k *keeper) startGated(p *process, s spawn.Spec, leaf int) *wire.Error {
 		_ = sys.Close(c.PIDFD)
 		return refusalOf(wire.ErrCgroup, "move into "+p.started.Leaf, p.started.Leaf, err)
 	}
+	fault.Point("gate.opened")
 	p.started.Placement = "gate"
 	p.child = c
 	return nil
@@ -234,6 +243,7 @@ func (k *keeper) decide(p *process) {
 	if !decided {
 		return
 	}
+	fault.Point("exec.decided")
 	k.poll.remove(p.child.Status)
 	_ = sys.Close(p.child.Status)
 	if p.started.Cwd != "" {
@@ -258,6 +268,7 @@ func (k *keeper) failed(p *process, err error) {
 			k.reaped++
 		}
 	}
+	fault.Point("failed.reaped")
 	delete(k.byPID, p.started.PID)
 	delete(k.procs, p.started.Process)
 	_ = sys.Close(p.pidfd)
@@ -271,6 +282,7 @@ func (k *keeper) notStarted(p *process, err *wire.Error) {
 	p.io.discard()
 	k.dropLeaf(p.started.Process)
 	k.journal.write(wire.Entry{Fact: wire.FactNotStarted, Process: p.started.Process, Error: err})
+	fault.Point("notstarted.written")
 }
 
 func (k *keeper) succeeded(p *process) {
@@ -278,7 +290,9 @@ func (k *keeper) succeeded(p *process) {
 	k.order = append(k.order, p)
 	k.watchStdio(p)
 	k.journal.write(wire.Entry{Fact: wire.FactStarted, Process: p.started.Process, Started: &p.started})
+	fault.Point("started.written")
 	k.send(p.asked.c, wire.Message{ID: p.asked.id, Started: &p.started}, []int{p.pidfd})
+	fault.Point("started.told")
 	k.announce(wire.Message{Event: wire.EventStarted, Started: &p.started}, p.pidfd, p.asked.c)
 	if p.ended != nil {
 		k.end(p, p.ended)
@@ -287,6 +301,7 @@ func (k *keeper) succeeded(p *process) {
 
 // end records and announces the end of a launch, in this order.
 func (k *keeper) end(p *process, c *sys.Child) {
+	fault.Point("exit.reaped")
 	p.exit = &wire.Exit{Process: p.started.Process, PID: p.started.PID, EndedNS: time.Now().UnixNano()}
 	switch c.Code {
 	case sys.CldExited:
@@ -298,8 +313,11 @@ func (k *keeper) end(p *process, c *sys.Child) {
 		}
 	}
 	k.settleStdio(p)
+	fault.Point("streams.settled")
 	k.journal.write(wire.Entry{Fact: wire.FactExit, Process: p.started.Process, Exit: p.exit})
+	fault.Point("exit.written")
 	k.announce(wire.Message{Event: wire.EventExit, Exit: p.exit}, -1, nil)
+	fault.Point("exit.told")
 	_ = sys.Close(p.pidfd)
 	p.pidfd, p.ended = -1, nil
 	k.emptied = append(k.emptied, p.started.Process)

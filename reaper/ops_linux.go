@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
@@ -54,6 +55,7 @@ func (k *keeper) dispatch(c *conn, m *wire.Message, fds []int) {
 		err = k.hangUp(m.Input)
 	case m.Op == wire.OpFence:
 		k.fenced = true
+		fault.Point("fence.taken")
 		k.fences = append(k.fences, question{c, m.ID})
 		k.answerFences()
 		return
@@ -108,6 +110,7 @@ func (k *keeper) hello(c *conn, id uint64, h *wire.Hello) {
 	}
 	fds := k.listProcesses(&answer, h.Skip)
 	k.send(c, wire.Message{ID: id, Hello: &answer}, fds)
+	fault.Point("hello.answered")
 }
 
 // helloBytes bounds the list in one answer, well below wire.MaxFrame even when
@@ -167,17 +170,20 @@ func (k *keeper) answerFences() {
 	}
 	for _, q := range k.fences {
 		k.send(q.c, wire.Message{ID: q.id, Fenced: &wire.Fenced{Launched: k.launched}}, nil)
+		fault.Point("fence.told")
 	}
 	k.fences = nil
 }
 
 // quitNow answers, and has the loop end. The peer gets a moment to read.
 func (k *keeper) quitNow(c *conn, id uint64) {
+	fault.Point("quit.taken")
 	k.closeStdio()
 	k.send(c, wire.Message{ID: id}, nil)
 	for len(c.out) > 0 && !c.closed && sys.WaitWritable(c.fd, 200) {
 		c.flush(k)
 	}
+	fault.Point("quit.told")
 	k.quit = true
 }
 

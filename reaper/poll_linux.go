@@ -4,6 +4,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"pinfold.dev/internal/fault"
 )
 
 // source is what the loop waits for.
@@ -98,6 +100,7 @@ func (k *keeper) loop() {
 // leave removes what a turn that did not begin has left. Its directory stays
 // where there is a record in it; half a record is none.
 func (k *keeper) leave() {
+	fault.Point("keeper.leaving")
 	for _, name := range []string{"keeper.sock", "journal.jsonl", "keeper.log", "record.json.new"} {
 		_ = syscall.Unlink(k.opts.Dir + "/" + name)
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"syscall"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/spool"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
@@ -146,6 +147,7 @@ func (k *keeper) openSpool(s *stream, p *process, suffix string, most int64) *wi
 	if err != nil {
 		return refusalOf(wire.ErrStdio, "make a spool", path, err)
 	}
+	fault.Point("spool.made")
 	s.w, s.path = w, path
 	return nil
 }

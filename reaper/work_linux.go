@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
@@ -33,6 +34,7 @@ func (k *keeper) hold(h *wire.Hold) *wire.Error {
 		k.work = w
 	}
 	k.gate, k.spools, k.outputMax = h.Gate, h.Spool, h.OutputMax
+	fault.Point("hold.taken")
 	k.checkOutput()
 	return nil
 }
@@ -169,6 +171,7 @@ func (k *keeper) sweepLeaves(n int) {
 		if err := sys.Rmdirat(k.work.dir, name); errors.Is(err, syscall.EBUSY) {
 			k.emptied = append(k.emptied, name)
 		}
+		fault.Point("leaf.removed")
 	}
 	if len(k.emptied) == 0 {
 		k.emptied = nil

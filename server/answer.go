@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // status is the one place where an error becomes an HTTP status. A code that
@@ -121,7 +122,9 @@ func (c *call) write(v any) {
 	if c.status != 0 {
 		c.w.WriteHeader(c.status)
 	}
+	fault.Point("answer.ready")
 	_, _ = c.w.Write(body) // the peer may have gone
+	fault.Point("answer.written")
 }
 
 // encode makes JSON with one line feed after it, for people with curl.

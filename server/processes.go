@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 func listProcesses(ctx context.Context, c *call) (api.ProcessList, error) {
@@ -48,6 +49,7 @@ func launchNow(ctx context.Context, c *call, req api.LaunchRequest) (api.Process
 	if err != nil {
 		return api.Process{}, err
 	}
+	fault.Point("rights.taken")
 	p, err := c.s.cfg.Engine.Launch(ctx, c.turn, c.caller(), req, files)
 	if !p.Repeated {
 		c.status = http.StatusCreated

@@ -19,6 +19,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 )
 
 // Bounds of a request's body.
@@ -75,6 +76,7 @@ func takes[Req, Resp any](f func(context.Context, *call, Req) (Resp, error)) han
 		if reflect.TypeFor[Req]() != reflect.TypeFor[api.LaunchRequest]() {
 			c.dropFDs()
 		}
+		fault.Point("request.read")
 		return f(ctx, c, req)
 	}
 	return handler{serve: serve, req: reflect.TypeFor[Req](), resp: reflect.TypeFor[Resp]()}

@@ -15,6 +15,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/systemd"
 )
@@ -84,6 +85,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err = x.startKeeper(); err != nil {
 		return nil, err
 	}
+	fault.Point("keeper.started")
 	greeting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	greeted := x.greet(greeting) // the keeper's start takes as long as all the rest
@@ -99,6 +101,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err = x.link.hold(ctx, x.whatToHold()); err != nil {
 		return nil, err
 	}
+	fault.Point("keeper.told")
 	return x, nil
 }
 
@@ -107,6 +110,7 @@ func (x *hold) furnish(ctx context.Context, spec containment.Spec) error {
 	if err := x.hooks.Save(x.facts); err != nil {
 		return fmt.Errorf("save the turn's record: %w", err)
 	}
+	fault.Point("begin.recorded")
 	if x.facts.Grade == api.GradeScope {
 		if err := x.makeScope(ctx, spec); err != nil {
 			return err
@@ -124,6 +128,7 @@ func (x *hold) furnish(ctx context.Context, spec containment.Spec) error {
 	if err := x.hooks.Save(x.facts); err != nil { // before anything can be launched
 		return fmt.Errorf("save the turn's record: %w", err)
 	}
+	fault.Point("begin.findable")
 	return nil
 }
 
@@ -159,6 +164,7 @@ func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
 	if spec.Label != "" {
 		desc += ": " + spec.Label
 	}
+	fault.Point("scope.asked")
 	s, err := x.host.mgr.StartScope(ctx, systemd.ScopeSpec{Unit: x.facts.Unit, Description: desc,
 		PID: x.keeper.PID(), PIDFD: fd})
 	if err != nil {
@@ -176,6 +182,7 @@ func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
 		return api.Errorf(api.CodeUnavailable, "systemd says that the keeper is in %s, but it is not", path).
 			WithRemedy("try again; if it happens again, use --grade cgroup")
 	}
+	fault.Point("scope.placed")
 	x.host.mu.Lock()
 	x.host.scopes = filepath.Dir(path)
 	x.host.mu.Unlock()
@@ -193,6 +200,7 @@ func (x *hold) makeGroup(spec containment.Spec) (err error) {
 	if err != nil {
 		return fmt.Errorf("make the turn's cgroup: %w", err)
 	}
+	fault.Point("cgroup.made")
 	if err := x.makeHome(); err != nil {
 		return err
 	}
@@ -204,9 +212,11 @@ func (x *hold) makeHome() (err error) {
 	if err := x.dir.Mark(x.facts.Nonce); err != nil {
 		return fmt.Errorf("mark the turn's cgroup: %w", err)
 	}
+	fault.Point("cgroup.marked")
 	if x.home, err = x.dir.Make("keeper"); err != nil {
 		return fmt.Errorf("make the keeper's cgroup: %w", err)
 	}
+	fault.Point("home.made")
 	// What is below a frozen cgroup is frozen from its start: a keeper would not
 	// even get to its exec, for which we would wait.
 	if frozen, err := x.home.Frozen(); err == nil && frozen {
@@ -228,6 +238,7 @@ func (x *hold) makeWork(spec containment.Spec) (err error) {
 	if x.work, err = x.dir.Make("work"); err != nil {
 		return fmt.Errorf("make the turn's work cgroup: %w", err)
 	}
+	fault.Point("work.made")
 	return x.limit(spec.Limits)
 }
 
@@ -245,6 +256,7 @@ func (x *hold) place() error {
 	if err != nil || id != x.home.ID() {
 		return fmt.Errorf("verify the keeper's cgroup: it is in %d, not in %d (%v)", id, x.home.ID(), err)
 	}
+	fault.Point("keeper.placed")
 	x.facts.Keeper.CgroupID = id // part of its identity before Linux 6.9
 	line, err := x.keeper.CgroupPath()
 	if err != nil {
@@ -293,6 +305,7 @@ func (x *hold) limit(want *api.Limits) error {
 
 // undo takes back a begin that failed. Nothing was launched.
 func (x *hold) undo() {
+	fault.Point("undo.begun")
 	ctx, cancel := context.WithTimeout(context.Background(), quitTime)
 	defer cancel()
 	x.quitting.Store(true)
@@ -303,4 +316,5 @@ func (x *hold) undo() {
 	x.remove(ctx)
 	x.Close()
 	os.RemoveAll(x.facts.Dir)
+	fault.Point("undo.done")
 }

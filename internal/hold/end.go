@@ -12,6 +12,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -42,6 +43,7 @@ func (x *hold) Fence(ctx context.Context) error {
 		}
 		return fmt.Errorf("fence: %w", err)
 	}
+	fault.Point("fence.acked")
 	return nil
 }
 
@@ -62,6 +64,7 @@ func (x *hold) EndKeeper(ctx context.Context) error {
 	if err := x.keeper.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		return fmt.Errorf("kill the keeper: %w", err)
 	}
+	fault.Point("keeper.killed")
 	if err := x.keeper.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the keeper: %w", err)
 	}
@@ -114,6 +117,7 @@ func (x *hold) running(id string) bool {
 // had left it, and waits until all of it is seen gone.
 func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Killed, error) {
 	deadline := time.Now().Add(bound)
+	fault.Point("kill.asked")
 	k, err := x.work.Kill(ctx, bound)
 	out := containment.Killed{Mechanism: k.Mechanism, Rounds: k.Rounds, Seen: k.Seen, KilledAt: k.KilledAt,
 		EmptyAt: k.EmptyAt, Survivors: k.Survivors, Notes: k.Notes}
@@ -123,6 +127,7 @@ func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	if k.EmptyAt.IsZero() {
 		return out, nil
 	}
+	fault.Point("seen.empty")
 	settled, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for id, h := range x.held() {
@@ -149,6 +154,7 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *c
 	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		out.Notes = append(out.Notes, fmt.Sprintf("kill %s in %s: %v", id, where, err))
 	}
+	fault.Point("escaped.killed")
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	ended := h.Wait(ctx) == nil || !x.running(id)
@@ -177,6 +183,7 @@ func (x *hold) Census(ctx context.Context) ([]api.Outside, error) {
 	if err != nil || m.Census == nil {
 		return out, fmt.Errorf("ask the keeper: %w", errors.Join(err, errIf(err == nil, "an empty answer")))
 	}
+	fault.Point("census.answered")
 	for _, o := range m.Census.Outside {
 		out = append(out, api.Outside{PID: o.PID, Process: o.Process, Comm: o.Comm, Cgroup: o.Cgroup,
 			Evidence: "a descendant of the turn's keeper that left the turn's cgroup; it was not touched"})
@@ -208,6 +215,7 @@ func (x *hold) Release(ctx context.Context) error {
 	if err := x.EndKeeper(ctx); err != nil {
 		return err
 	}
+	fault.Point("keeper.gone")
 	soon, cancel := context.WithTimeout(ctx, besideTime)
 	defer cancel()
 	if x.dir.Empty(soon) == nil {
@@ -217,6 +225,7 @@ func (x *hold) Release(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("end what was beside work/: %w", err)
 	}
+	fault.Point("beside.killed")
 	if k.EmptyAt.IsZero() {
 		return fmt.Errorf("end what was beside work/: %d processes survive", len(k.Survivors))
 	}
@@ -225,9 +234,11 @@ func (x *hold) Release(ctx context.Context) error {
 
 // Remove removes the empty cgroup and closes the hold.
 func (x *hold) Remove(ctx context.Context) error {
+	fault.Point("rmdir.asked")
 	if err := x.remove(ctx); err != nil {
 		return err
 	}
+	fault.Point("rmdir.done")
 	for _, f := range []string{"keeper.sock", "keeper.log"} { // the journal goes with the record
 		os.Remove(filepath.Join(x.facts.Dir, f))
 	}
@@ -245,6 +256,7 @@ func (x *hold) quit(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quitTime)
 	defer cancel()
 	if _, _, err := l.call(ctx, wire.Message{Op: wire.OpQuit}, nil); err == nil {
+		fault.Point("quit.answered")
 		_ = x.keeper.Wait(ctx) // EndKeeper sees to one that does not go
 	}
 }
@@ -295,9 +307,11 @@ func (x *hold) tellSystemd() {
 	var err error
 	for try := range stopTries {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		fault.Point("scope.stop")
 		err = x.host.mgr.StopScope(ctx, x.facts.Unit)
 		cancel()
 		if err == nil {
+			fault.Point("scope.stopped")
 			x.rmScope()
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -158,6 +159,7 @@ func (x *hold) exited(e wire.Exit) {
 		p.end(e)
 	}
 	x.mu.Unlock()
+	fault.Point("exit.heard")
 	if !told {
 		x.hooks.Exit(exit(e))
 	}

@@ -12,6 +12,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
@@ -39,6 +40,7 @@ func (x *hold) Join(ctx context.Context, process string, peer *os.File, where fu
 		return fmt.Errorf("make the process's cgroup: %w", err)
 	}
 	defer leaf.Close()
+	fault.Point("join.leaf")
 	s, err := x.joining(process, h, leaf)
 	if err == nil {
 		err = before(x.started(s))
@@ -51,6 +53,7 @@ func (x *hold) Join(ctx context.Context, process string, peer *os.File, where fu
 		_ = leaf.Remove(ctx) // never a populated one
 		return err
 	}
+	fault.Point("join.moved")
 	x.enterJoined(s, h)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"pinfold.dev/cgroup"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -23,14 +24,17 @@ func (x *hold) startKeeper() error {
 	if err := os.MkdirAll(x.facts.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the turn's directory: %w", err)
 	}
+	fault.Point("dir.made")
 	ls, err := listen(x.facts.Dir)
 	if err != nil {
 		return err
 	}
 	defer ls.Close()
+	fault.Point("socket.made")
 	if x.keeper, err = x.spawn(ls); err != nil {
 		return err
 	}
+	fault.Point("keeper.spawned")
 	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
 		return fmt.Errorf("identify the keeper: %w", err)
 	}
@@ -109,7 +113,7 @@ func (x *hold) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, error
 		attr.UseCgroupFD, attr.CgroupFD = true, home.FD()
 	}
 	pid, err := syscall.ForkExec(x.host.cfg.Init, []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir},
-		&syscall.ProcAttr{Dir: "/", Env: keeperEnv, Files: files, Sys: attr})
+		&syscall.ProcAttr{Dir: "/", Env: append(fault.Environ(), keeperEnv...), Files: files, Sys: attr})
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +175,7 @@ func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
 	if hello.Dropped > 0 {
 		x.readJournal() // what the keeper itself no longer knows
 	}
+	fault.Point("keeper.greeted")
 	x.mu.Lock()
 	x.link = l
 	x.mu.Unlock()

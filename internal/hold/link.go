@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/internal/wire/wirenet"
 )
@@ -155,6 +156,9 @@ func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Messag
 		l.fail(err)
 		return wire.Message{}, nil, errBroken
 	}
+	if fault.Enabled {
+		sent(m.Op)
+	}
 	select {
 	case a, ok := <-ch:
 		if !ok {
@@ -168,6 +172,26 @@ func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Messag
 	case <-ctx.Done():
 		l.forget(m.ID, ch)
 		return wire.Message{}, nil, ctx.Err()
+	}
+}
+
+// sent marks that a message is on its way to the keeper.
+func sent(op wire.Op) {
+	switch op {
+	case wire.OpHello:
+		fault.Point("hello.sent")
+	case wire.OpHold:
+		fault.Point("hold.sent")
+	case wire.OpLaunch:
+		fault.Point("launch.sent")
+	case wire.OpInput:
+		fault.Point("input.sent")
+	case wire.OpFence:
+		fault.Point("fence.sent")
+	case wire.OpCensus:
+		fault.Point("census.sent")
+	case wire.OpQuit:
+		fault.Point("quit.sent")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -73,6 +74,7 @@ func (x *hold) endUnbegun(ctx context.Context, v api.Verdict) error {
 	if err := x.EndKeeper(ctx); err != nil {
 		return err
 	}
+	fault.Point("unbegun.ended")
 	if x.host.parent == nil || x.facts.Grade != api.GradeCgroup {
 		return nil
 	}
@@ -112,6 +114,7 @@ func (x *hold) reachSoon(ctx context.Context) error {
 // between furnishing that and saying so.
 func (x *hold) reach(ctx context.Context) error {
 	hello, err := x.connect(ctx)
+	fault.Point("keeper.met")
 	if err != nil || hello.Held {
 		return err
 	}
@@ -215,6 +218,7 @@ func (x *hold) loseKeeper(why string) {
 	x.lost = why
 	x.mu.Unlock()
 	x.readJournal()
+	fault.Point("keeper.lost")
 	x.hooks.KeeperLost(why)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
@@ -140,6 +141,7 @@ func (x *hold) makeSpool() error {
 		return api.Errorf(api.CodeLaunchRefused, "make the directory for kept output: %v", err).With("step", wire.ErrStdio).
 			WithRemedy("free space in the service's state directory, or pass descriptors instead")
 	}
+	fault.Point("spools.made")
 	return nil
 }
 

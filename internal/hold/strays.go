@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pinfold.dev/cgroup"
+	"pinfold.dev/internal/fault"
 )
 
 // strayTime bounds the ending of one stray.
@@ -71,6 +72,7 @@ func (h *Host) sweepDirs(ctx context.Context, known func(turn string) bool) (out
 		if _, err := os.Stat(filepath.Join(dir, "record.json")); err == nil || listens(ctx, dir) {
 			continue
 		}
+		fault.Point("dir.swept")
 		if err := os.RemoveAll(dir); err != nil {
 			out = append(out, fmt.Errorf("remove the directory of a turn that did not begin: %w", err))
 		}
@@ -109,6 +111,7 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 		return nil
 	}
 	k, err := d.Kill(ctx, strayTime)
+	fault.Point("stray.killed")
 	switch {
 	case err != nil:
 		return fmt.Errorf("end the stray %s, which has our mark and no record: %w", path, err)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 )
 
 // maxRecord bounds what is read back; a record grows by about 500 bytes a
@@ -102,6 +103,7 @@ func replaceFile(path string, b []byte) error {
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: tmp, Err: err}
 	}
+	fault.Point("record.opened")
 	err = writeAll(fd, b)
 	if err == nil {
 		err = os.NewSyscallError("fsync", syscall.Fsync(fd)) // nothing on tmpfs, all the difference on a disk
@@ -109,9 +111,11 @@ func replaceFile(path string, b []byte) error {
 	if cerr := syscall.Close(fd); err == nil {
 		err = os.NewSyscallError("close", cerr)
 	}
+	fault.Point("record.synced")
 	if err == nil {
 		err = os.NewSyscallError("rename", syscall.Rename(tmp, path))
 	}
+	fault.Point("record.renamed")
 	if err != nil {
 		os.Remove(tmp)
 	}
@@ -134,7 +138,9 @@ func (s *Store) Discard(turn string) error {
 	if !turnID.MatchString(turn) {
 		return fmt.Errorf("discard record: turn id %q is malformed", turn)
 	}
-	return os.RemoveAll(s.Dir(turn))
+	err := os.RemoveAll(s.Dir(turn))
+	fault.Point("record.discarded")
+	return err
 }
 
 // Load reads all live records. One that cannot be read is an error in the list,
@@ -204,9 +210,11 @@ func (s *Store) Archive(turn string) error {
 	if err != nil {
 		return err
 	}
+	fault.Point("history.write")
 	if err := s.hist.put(r); err != nil {
 		return err
 	}
+	fault.Point("history.written")
 	return s.Discard(turn)
 }
 
