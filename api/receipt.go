@@ -21,6 +21,10 @@ type AbandonRequest struct {
 	// Leftovers ends what a finished turn left running; without it a second
 	// call returns the first receipt and touches nothing.
 	Leftovers bool `json:"leftovers,omitempty"`
+	// Jobs ends the turn's jobs, too; without it the turn's policy says.
+	Jobs bool `json:"jobs,omitempty"`
+	// DryRun answers a Plan and touches nothing.
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // Actor is who asked for an ending.
@@ -137,9 +141,11 @@ type Receipt struct {
 	Counts    Counts           `json:"counts"`
 	Processes []ReceiptProcess `json:"processes"`
 	Leftovers []Leftover       `json:"leftovers"`
-	Outside   []Outside        `json:"outside"`
-	Survivors []Survivor       `json:"survivors"`
-	Usage     Usage            `json:"usage"`
+	// Jobs are those of the turn, as they were when it ended.
+	Jobs      []Job      `json:"jobs,omitempty"`
+	Outside   []Outside  `json:"outside"`
+	Survivors []Survivor `json:"survivors"`
+	Usage     Usage      `json:"usage"`
 	// Notes say in words what could not be done or seen.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -120,6 +120,31 @@ type BeginRequest struct {
 	OutputMax int64 `json:"output_max,omitempty"`
 	// OnOutputMax says what happens then; empty means drop.
 	OnOutputMax OutputPolicy `json:"on_output_max,omitempty"`
+	// WallMS ends the turn, for the reason wall, when it is older; 0: never.
+	WallMS int64 `json:"wall_ms,omitempty"`
+	// LeaseMS ends it, for the reason lease_expired, when POST …/touch has not
+	// renewed it for so long; 0: there is no lease.
+	LeaseMS int64 `json:"lease_ms,omitempty"`
+	// IdleMS ends it, for the reason idle, when nothing of IdleBy has shown for
+	// so long; 0: never.
+	IdleMS int64 `json:"idle_ms,omitempty"`
+	// IdleBy is what counts as activity; empty means all that there is: a silent
+	// build is not idle while it uses the processor.
+	IdleBy []Activity `json:"idle_by,omitempty"`
+	// Client binds the turn to its caller.
+	Client Client `json:"client,omitzero"`
+	// Policy is what differs from the table of GET /v1/policy. Leftovers stands
+	// above its row for finished.
+	Policy EndPolicy `json:"policy,omitempty"`
+	// LeftoversMaxMS ends what the turn left running so long after its end; 0:
+	// never.
+	LeftoversMaxMS int64 `json:"leftovers_max_ms,omitempty"`
+	// Supersede ends the open turns of the same session and owner, for the
+	// reason superseded. The new turn does not wait for that.
+	Supersede bool `json:"supersede,omitempty"`
+	// IdempotencyKey makes the same request of the same uid begin one turn while
+	// that is open: again it answers the first, with repeated set.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
 // OutputPolicy says what happens when a turn's output comes to its bound.
@@ -176,7 +201,34 @@ type Turn struct {
 	Alive int `json:"alive"`
 	// Survivors are set while the turn is unkillable.
 	Survivors []Survivor `json:"survivors,omitempty"`
+
+	// Kind is job for the hold of a job that was started as one.
+	Kind TurnKind `json:"kind,omitempty"`
+	// Frozen tells that its processes stand still, and its clocks with them.
+	Frozen bool `json:"frozen,omitempty"`
+	// Clocks are those that it has, as they stand.
+	Clocks []Clock `json:"clocks,omitempty"`
+	// What follows is as it was asked for.
+	WallMS         int64      `json:"wall_ms,omitempty"`
+	LeaseMS        int64      `json:"lease_ms,omitempty"`
+	IdleMS         int64      `json:"idle_ms,omitempty"`
+	IdleBy         []Activity `json:"idle_by,omitempty"`
+	Client         Client     `json:"client,omitzero"`
+	Policy         EndPolicy  `json:"policy,omitempty"`
+	LeftoversMaxMS int64      `json:"leftovers_max_ms,omitempty"`
+	// Jobs are the ids of the jobs that were made of its processes, or given to
+	// it.
+	Jobs []string `json:"jobs,omitempty"`
+	// Repeated tells, in the answer to a begin, that this is an earlier one with
+	// the same idempotency key.
+	Repeated bool `json:"repeated,omitempty"`
 }
+
+// TurnKind tells turns from the holds of jobs.
+type TurnKind string
+
+// KindJob is the hold of a job; a turn's kind is empty.
+const KindJob TurnKind = "job"
 
 // TurnList answers GET /v1/turns.
 type TurnList struct {

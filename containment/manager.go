@@ -27,6 +27,7 @@ type Config struct {
 	Clock   func() time.Duration // the host's monotonic clock, the same after a restart; nil: this process's
 	Own     Own                  // the service's own attributes
 	Outputs Outputs              // nil: no output is kept
+	Events  Events               // nil: nobody is told what happens
 	// Retention is how long the output of a turn that is over is kept when
 	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
 	// of the latter: 4 GiB.
@@ -62,6 +63,9 @@ func New(cfg Config) *Manager {
 	}
 	if cfg.Outputs == nil {
 		cfg.Outputs = noOutputs{}
+	}
+	if cfg.Events == nil {
+		cfg.Events = noEvents{}
 	}
 	if cfg.OutputRoom <= 0 {
 		cfg.OutputRoom = defaultRoom

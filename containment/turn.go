@@ -34,6 +34,7 @@ type turn struct {
 	settled  chan struct{} // closed when the first receipt is announced
 	changed  chan struct{} // closed and replaced at every change
 	keys     map[string]*keyed
+	events   Events               // nil: nobody is told
 	clock    func() time.Duration // monotonic
 	expire   func(process string) // told when a deadline is over
 	finish   func(uid uint32)     // told when a process has ended that finishes the turn
