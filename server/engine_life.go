@@ -1,0 +1,56 @@
+package server
+
+import (
+	"context"
+
+	"pinfold.dev/api"
+	"pinfold.dev/containment"
+)
+
+// Life is the part of an Engine that deals with a turn's life beyond its
+// beginning and end. See Engine for what holds of all methods.
+type Life interface {
+	// Touch renews the turn's lease and counts as activity.
+	Touch(ctx context.Context, id string, req api.TouchRequest) (api.TouchAnswer, error)
+	// Take makes the caller the turn's client, under a new epoch.
+	Take(ctx context.Context, id string, c containment.Caller, req api.TakeRequest) (api.Turn, error)
+	// Hold says that the turn's client is there until ctx ends, and returns when
+	// the turn is over or ctx ends. held is called once it counts.
+	Hold(ctx context.Context, id string, held func(api.Turn)) (api.Turn, error)
+	// Freeze stops every process of the turn, and its clocks; Thaw lets them go on.
+	Freeze(ctx context.Context, id string, c containment.Caller, req api.FreezeRequest) (api.Turn, error)
+	Thaw(ctx context.Context, id string, c containment.Caller, req api.FreezeRequest) (api.Turn, error)
+	// Plan tells what an abandon would do.
+	Plan(ctx context.Context, id string, req api.AbandonRequest) (api.Plan, error)
+	// Why tells why a turn is as it is.
+	Why(ctx context.Context, id string) (api.Why, error)
+	// EndProcess ends a launched process with its descendants, or only those.
+	EndProcess(ctx context.Context, id, proc string, c containment.Caller, req api.EndProcessRequest) (api.EndProcessAnswer, error)
+	// AbandonMany ends turns; owner nil allows everybody's.
+	AbandonMany(ctx context.Context, c containment.Caller, owner *uint32, req api.AbandonManyRequest) (api.AbandonManyAnswer, error)
+	// Quiet tells who of the owner's (nil: of all) uses a directory.
+	Quiet(ctx context.Context, owner *uint32, path string) (api.Quiet, error)
+
+	// StartJob starts a job in a hold of its own.
+	StartJob(ctx context.Context, c containment.Caller, req api.JobRequest) (api.Job, error)
+	// Promote makes a job of a launched process, or of a descendant.
+	Promote(ctx context.Context, id, proc string, c containment.Caller, req api.PromoteRequest) (api.Job, error)
+	// Jobs lists jobs, oldest first.
+	Jobs(ctx context.Context, f containment.JobFilter) ([]api.Job, error)
+	Job(ctx context.Context, id string) (api.Job, error)
+	// WaitJob returns once the job has ended.
+	WaitJob(ctx context.Context, id string) (api.Job, error)
+	// StopJob ends a job and waits until it is seen gone, or ctx ends.
+	StopJob(ctx context.Context, id string, c containment.Caller, req api.StopJobRequest) (api.Job, error)
+	Transfer(ctx context.Context, id string, c containment.Caller, req api.TransferRequest) (api.Job, error)
+	// JobOwner tells whose job it is.
+	JobOwner(ctx context.Context, id string) (uint32, error)
+
+	// Events reads what happened; see containment.Events.
+	Events(ctx context.Context, q containment.EventQuery) (events []api.Event, next int64, err error)
+	// WaitEvents returns when there is an event after seq, or ctx ends.
+	WaitEvents(ctx context.Context, seq int64) error
+	// Acknowledged is how far a consumer is, AckEvents says how far it is now.
+	Acknowledged(ctx context.Context, owner uint32, consumer string) (int64, error)
+	AckEvents(ctx context.Context, owner uint32, req api.AckRequest) (api.AckAnswer, error)
+}
