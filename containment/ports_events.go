@@ -13,7 +13,8 @@ type Events interface {
 	// was added before, also by an earlier service, is dropped; "" is no key.
 	Add(key string, e api.Event)
 	// After reads at most n events after seq, in order. Where some are not kept
-	// any more, the first is a gap. next is the number to go on after.
+	// any more, a gap is among them, also when seq is of a log that was lost: then
+	// next is below it. next is the number to go on after.
 	After(ctx context.Context, seq int64, n int) (events []api.Event, next int64, err error)
 	// Wait returns when there is an event after seq, or ctx ends.
 	Wait(ctx context.Context, seq int64) error
@@ -24,6 +25,8 @@ type Events interface {
 	Ack(owner uint32, consumer string, seq int64) (now int64, repeated bool, err error)
 	// Acked is how far a consumer is; 0 for a new one.
 	Acked(owner uint32, consumer string) (int64, error)
+	// Flush returns when all that was added outlives this process, or ctx ends.
+	Flush(ctx context.Context) error
 	// Forget drops the keys that belong to a turn which is over.
 	Forget(turn string)
 }
@@ -39,4 +42,5 @@ func (noEvents) Wait(ctx context.Context, _ int64) error        { <-ctx.Done(); 
 func (noEvents) Last() int64                                    { return 0 }
 func (noEvents) Ack(uint32, string, int64) (int64, bool, error) { return 0, false, nil }
 func (noEvents) Acked(uint32, string) (int64, error)            { return 0, nil }
+func (noEvents) Flush(context.Context) error                    { return nil }
 func (noEvents) Forget(string)                                  {}

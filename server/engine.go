@@ -13,6 +13,7 @@ import (
 // applies no peer rule: the server has done that before it calls. Its errors
 // are *api.Error; any other is answered as internal.
 type Engine interface {
+	Happenings
 	// Host tells what this host can do.
 	Host(ctx context.Context) (api.Host, error)
 	// Grade is what new turns get.

@@ -45,12 +45,4 @@ type Life interface {
 	Transfer(ctx context.Context, id string, c containment.Caller, req api.TransferRequest) (api.Job, error)
 	// JobOwner tells whose job it is.
 	JobOwner(ctx context.Context, id string) (uint32, error)
-
-	// Events reads what happened; see containment.Events.
-	Events(ctx context.Context, q containment.EventQuery) (events []api.Event, next int64, err error)
-	// WaitEvents returns when there is an event after seq, or ctx ends.
-	WaitEvents(ctx context.Context, seq int64) error
-	// Acknowledged is how far a consumer is, AckEvents says how far it is now.
-	Acknowledged(ctx context.Context, owner uint32, consumer string) (int64, error)
-	AckEvents(ctx context.Context, owner uint32, req api.AckRequest) (api.AckAnswer, error)
 }

@@ -20,6 +20,7 @@ import (
 // memory is an engine that holds turns in memory and launches nothing: a
 // launch writes its argv to each descriptor that came with it.
 type memory struct {
+	Happenings
 	mu      sync.Mutex
 	turns   map[string]*api.Turn
 	changed chan struct{}
