@@ -2,7 +2,6 @@ package containment
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -23,24 +22,18 @@ func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.Finis
 	if !ok {
 		return m.Receipt(ctx, id)
 	}
-	if err := t.checkEpoch(req.Epoch); err != nil {
-		return api.Receipt{}, err
-	}
 	e := m.endRequest(t, c, api.ReasonFinished, req.GraceMS)
-	t.mu.Lock()
-	policy := t.view.Leftovers
-	t.mu.Unlock()
 	if req.Leftovers != "" {
-		policy = req.Leftovers
+		e.Keep = req.Leftovers == api.LeftoversKeep
 	}
-	e.Keep = policy == api.LeftoversKeep
-	if err := m.startEnding(t, evFinish, e); err != nil {
+	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
 		return api.Receipt{}, err
 	}
 	return t.awaitReceipt(ctx)
 }
 
-// finish fences the turn and deals with what it left running.
+// finish fences the turn and deals with what it left running, also where the
+// turn is abandoned by a rule that keeps its processes.
 func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
 	m.note(t)
@@ -65,7 +58,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	m.keepLeftovers(t, r)
 }
 
-// keepLeftovers announces a finished turn whose leftovers run on, held.
+// keepLeftovers announces a turn that is over and whose leftovers run on, held.
 func (m *Manager) keepLeftovers(t *turn, r *api.Receipt) {
 	t.mu.Lock()
 	t.mergeHeld()
@@ -93,10 +86,10 @@ func (m *Manager) watchLeftovers(t *turn) {
 	m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true })
 }
 
-// endLeftovers ends what a finished turn left running.
-func (m *Manager) endLeftovers(t *turn, c Caller) (api.Receipt, error) {
+// endLeftovers ends what a turn that is over left running; why says why, in words.
+func (m *Manager) endLeftovers(t *turn, why string) (api.Receipt, error) {
 	m.settleLeftovers(t, func(r *api.Receipt, h Hold) bool {
-		r.Notes = append(r.Notes, fmt.Sprintf("the leftovers were ended on request of uid %d", c.UID))
+		r.Notes = append(r.Notes, "the leftovers were ended "+why)
 		return m.kill(t, h, r)
 	})
 	r, _ := t.receiptNow()

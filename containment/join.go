@@ -202,11 +202,7 @@ func (m *Manager) finishAfter(t *turn, uid uint32) {
 		return
 	default:
 	}
-	e := m.endRequest(t, Caller{UID: uid}, api.ReasonFinished, nil)
-	t.mu.Lock()
-	e.Keep = t.view.Leftovers == api.LeftoversKeep
-	t.mu.Unlock()
-	if err := m.startEnding(t, evFinish, e); err != nil {
+	if err := m.startEnding(t, m.endRequest(t, Caller{UID: uid}, api.ReasonFinished, nil)); err != nil {
 		m.log.Warn("finish a turn after its process", "turn", t.id, "error", err)
 	}
 }

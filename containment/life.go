@@ -8,8 +8,9 @@ type event int
 const (
 	evFinish   event = iota // the gateway says that the work is done
 	evAbandon               // somebody, or a clock, ends the turn
+	evLeave                 // the same, by a rule that keeps the processes
 	evEmpty                 // its cgroup was seen empty
-	evSettled               // the finish has dealt with the leftovers
+	evSettled               // the leftovers are dealt with, and run on
 	evBoundOut              // the time for ending it ran out, survivors remain
 	evLost                  // its record is of another boot, or its cgroup is foreign
 )
@@ -21,6 +22,7 @@ const (
 	doNothing effect = iota
 	doFinish         // fence, deal with leftovers, account
 	doEnd            // fence, ask, kill, see, account, remove
+	doLeave          // fence, list what runs on, account
 	doWatch          // wait for survivors to go
 	doClose          // account for what nobody holds any more
 )
@@ -39,11 +41,13 @@ var life = map[api.State]map[event]step{
 	api.StateOpen: {
 		evFinish:  {state: api.StateFinishing, effect: doFinish},
 		evAbandon: {state: api.StateEnding, effect: doEnd},
+		evLeave:   {state: api.StateEnding, effect: doLeave},
 		evLost:    {state: api.StateLost, effect: doClose},
 	},
 	api.StateFinishing: {
 		evFinish:   {state: api.StateFinishing, joined: true},
 		evAbandon:  {state: api.StateFinishing, joined: true}, // finished was first
+		evLeave:    {state: api.StateFinishing, joined: true},
 		evSettled:  {state: api.StateFinished},
 		evEmpty:    {state: api.StateFinished},
 		evBoundOut: {state: api.StateUnkillable, effect: doWatch},
@@ -52,6 +56,8 @@ var life = map[api.State]map[event]step{
 	api.StateEnding: {
 		evFinish:   {state: api.StateEnding, joined: true},
 		evAbandon:  {state: api.StateEnding, joined: true},
+		evLeave:    {state: api.StateEnding, joined: true},
+		evSettled:  {state: api.StateAbandoned},
 		evEmpty:    {state: api.StateAbandoned},
 		evBoundOut: {state: api.StateUnkillable, effect: doWatch},
 		evLost:     {state: api.StateLost, effect: doClose},
@@ -59,6 +65,7 @@ var life = map[api.State]map[event]step{
 	api.StateUnkillable: {
 		evFinish:  {state: api.StateUnkillable, joined: true},
 		evAbandon: {state: api.StateUnkillable, joined: true},
+		evLeave:   {state: api.StateUnkillable, joined: true},
 		evEmpty:   {state: api.StateAbandoned},
 		evLost:    {state: api.StateLost, effect: doClose},
 	},
@@ -70,4 +77,15 @@ func next(s api.State, ev event) step {
 		return st
 	}
 	return step{state: s, joined: true} // terminal states never change
+}
+
+// asked is the event that a decided ending is.
+func asked(e EndRequest) event {
+	switch {
+	case e.Reason == api.ReasonFinished:
+		return evFinish
+	case e.Keep:
+		return evLeave
+	}
+	return evAbandon
 }

@@ -11,7 +11,7 @@ import (
 var allStates = []api.State{api.StateOpen, api.StateFinishing, api.StateEnding, api.StateFinished,
 	api.StateAbandoned, api.StateUnkillable, api.StateLost}
 
-var allEvents = []event{evFinish, evAbandon, evEmpty, evSettled, evBoundOut, evLost}
+var allEvents = []event{evFinish, evAbandon, evLeave, evEmpty, evSettled, evBoundOut, evLost}
 
 func TestTerminalStatesNeverChange(t *testing.T) {
 	for _, s := range allStates {
@@ -40,6 +40,8 @@ func TestLife(t *testing.T) {
 		{"abandoned twice", []event{evAbandon, evAbandon, evEmpty, evAbandon}, api.StateAbandoned},
 		{"unkillable, then gone", []event{evAbandon, evBoundOut, evEmpty}, api.StateAbandoned},
 		{"unkillable stays so", []event{evAbandon, evBoundOut, evAbandon, evFinish}, api.StateUnkillable},
+		{"left, not ended", []event{evLeave, evAbandon, evSettled}, api.StateAbandoned},
+		{"left, and nothing is left", []event{evLeave, evEmpty}, api.StateAbandoned},
 		{"lost", []event{evLost, evAbandon}, api.StateLost},
 		{"nothing to settle while open", []event{evEmpty, evSettled, evBoundOut}, api.StateOpen},
 	} {
@@ -59,7 +61,7 @@ func TestOneEnding(t *testing.T) {
 		s, endings := api.StateOpen, 0
 		for _, ev := range rapid.SliceOf(rapid.SampledFrom(allEvents)).Draw(t, "events") {
 			st := next(s, ev)
-			if st.effect == doFinish || st.effect == doEnd {
+			if st.effect == doFinish || st.effect == doEnd || st.effect == doLeave {
 				endings++
 			}
 			if s.Terminal() && st.state != s {

@@ -257,5 +257,6 @@ type EndRequest struct {
 	Actor   api.Actor  `json:"actor"`
 	AskedAt time.Time  `json:"asked_at"`
 	GraceMS int64      `json:"grace_ms"`
-	Keep    bool       `json:"keep,omitempty"` // leftovers of a finish stay
+	Keep    bool       `json:"keep,omitempty"` // what runs stays, as leftovers
+	Jobs    api.Fate   `json:"jobs,omitempty"` // what happens to the turn's jobs
 }

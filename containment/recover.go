@@ -198,16 +198,15 @@ func (m *Manager) resume(t *turn) {
 	left := t.receipt == nil || len(t.receipt.Leftovers) > 0
 	t.mu.Unlock()
 	if e == nil && (s == api.StateEnding || s == api.StateFinishing) {
-		e = &EndRequest{Reason: api.ReasonOperator, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
+		own := m.ownEnd(t, reasonIn(s))
+		e = &own
 	}
 	switch s {
 	case api.StateOpen:
 		m.stopIfMaxed(t)
 		m.followLast(t)
-	case api.StateEnding:
-		m.wg.Go(func() { m.carryOut(t, doEnd, *e) })
-	case api.StateFinishing:
-		m.wg.Go(func() { m.carryOut(t, doFinish, *e) })
+	case api.StateEnding, api.StateFinishing:
+		m.wg.Go(func() { m.carryOut(t, next(api.StateOpen, asked(*e)).effect, *e) })
 	case api.StateUnkillable:
 		m.wg.Go(func() { m.watchSurvivors(t) })
 	case api.StateFinished, api.StateAbandoned:
@@ -220,6 +219,14 @@ func (m *Manager) resume(t *turn) {
 		t.mu.Unlock()
 		m.wg.Go(func() { m.putAway(t, true) })
 	}
+}
+
+// reasonIn is why a turn is in a state, where nobody wrote it down.
+func reasonIn(s api.State) api.Reason {
+	if s == api.StateFinishing {
+		return api.ReasonFinished
+	}
+	return api.ReasonOperator
 }
 
 // lose closes a turn that nobody can hold any more; nothing is signalled.

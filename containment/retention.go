@@ -187,9 +187,7 @@ func (m *Manager) stopIfMaxed(t *turn) {
 	stop := t.view.OutputMaxed && t.view.OnOutputMax == api.OutputStop && t.hold != nil
 	t.mu.Unlock()
 	if stop {
-		e := m.endRequest(t, Caller{UID: m.cfg.UID}, api.ReasonLimit, nil)
-		e.Actor.Name = "pinfold"
-		if err := m.startEnding(t, evAbandon, e); err != nil {
+		if err := m.startEnding(t, m.ownEnd(t, api.ReasonLimit)); err != nil {
 			m.log.Warn("end a turn at its output's bound", "turn", t.id, "error", err)
 		}
 	}

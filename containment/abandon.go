@@ -1,0 +1,143 @@
+package containment
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
+)
+
+// Abandon ends the turn and waits for the receipt. When ctx ends first, the
+// ending goes on regardless. A second call gets the first receipt.
+func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.AbandonRequest) (api.Receipt, error) {
+	if req.Reason == "" {
+		req.Reason = api.ReasonStop
+	}
+	if err := checkAbandon(req); err != nil {
+		return api.Receipt{}, err
+	}
+	t, ok := m.live(id)
+	if !ok {
+		return m.Receipt(ctx, id)
+	}
+	if err := t.checkEpoch(req.Epoch); err != nil {
+		return api.Receipt{}, err
+	}
+	if req.Leftovers && t.leaves() {
+		return m.endLeftovers(t, fmt.Sprintf("on request of uid %d", c.UID))
+	}
+	e := m.endRequest(t, c, req.Reason, req.GraceMS)
+	if req.Jobs {
+		e.Jobs = api.FateEnd
+	}
+	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
+		return api.Receipt{}, err
+	}
+	return t.awaitReceipt(ctx)
+}
+
+func checkAbandon(req api.AbandonRequest) error {
+	if req.GraceMS != nil && (*req.GraceMS < 0 || *req.GraceMS > maxGraceMS) {
+		return api.Errorf(api.CodeBadRequest, "grace_ms is %d, not between 0 and %d", *req.GraceMS, maxGraceMS)
+	}
+	switch req.Reason {
+	case api.ReasonStop, api.ReasonSuperseded, api.ReasonIdle, api.ReasonWall, api.ReasonClientGone,
+		api.ReasonLeaseExpired, api.ReasonLimit, api.ReasonOperator:
+		return nil
+	}
+	return api.Errorf(api.CodeBadRequest, "reason %q is none to abandon a turn for", req.Reason)
+}
+
+// leaves tells whether the turn is over and what it left running is still held.
+func (t *turn) leaves() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view.State.Terminal() && t.hold != nil
+}
+
+func (t *turn) checkEpoch(epoch int64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.atEpoch(epoch)()
+}
+
+// atEpoch is a check that an epoch, when it is not 0, is the turn's; it is made
+// with the lock held.
+func (t *turn) atEpoch(epoch int64) func() error {
+	return func() error {
+		if epoch != 0 && epoch != t.view.Epoch {
+			return staleEpoch(t.id, epoch, t.view.Epoch)
+		}
+		return nil
+	}
+}
+
+// endRequest settles who ends the turn, why, with what grace and by what rule.
+func (m *Manager) endRequest(t *turn, c Caller, why api.Reason, graceMS *int64) EndRequest {
+	e := EndRequest{Reason: why, AskedAt: time.Now().UTC(), GraceMS: m.cfg.Grace.Milliseconds(),
+		Actor: api.Actor{UID: c.UID, PID: c.PID, Ino: c.Ino, Cgroup: c.Cgroup}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rule := t.rule(why)
+	e.Keep, e.Jobs = rule.Processes == api.FateKeep, rule.Jobs
+	if t.graceMS != nil {
+		e.GraceMS = *t.graceMS
+	}
+	if graceMS != nil {
+		e.GraceMS = *graceMS
+	}
+	return e
+}
+
+// ownEnd is an ending that the service itself decides.
+func (m *Manager) ownEnd(t *turn, why api.Reason) EndRequest {
+	e := m.endRequest(t, Caller{UID: m.cfg.UID}, why, nil)
+	e.Actor.Name = "pinfold"
+	return e
+}
+
+// startEnding changes the state, once, and carries the ending out in the
+// background. For a turn that is ending already it does nothing.
+func (m *Manager) startEnding(t *turn, e EndRequest) error {
+	return m.startEndingIf(t, e, func() error { return nil })
+}
+
+// startEndingIf does that if may, asked at the very moment, has no objection; it
+// is called with the lock held.
+func (m *Manager) startEndingIf(t *turn, e EndRequest, may func() error) error {
+	t.mu.Lock()
+	if err := may(); err != nil {
+		t.mu.Unlock()
+		return err
+	}
+	if t.hold == nil && !t.view.State.Terminal() {
+		defer t.mu.Unlock()
+		return api.Errorf(api.CodeUnavailable, "turn %s cannot be verified, so nothing in it is signalled", t.id).
+			WithRemedy("see `pinfold show %s`", t.id)
+	}
+	st := t.apply(asked(e))
+	if st.joined {
+		t.mu.Unlock()
+		return nil
+	}
+	t.ending = &e
+	t.mu.Unlock()
+	fault.Point("end.asked")
+	m.log.Info("turn ending", "turn", t.id, "reason", e.Reason, "uid", e.Actor.UID, "grace_ms", e.GraceMS)
+	m.wg.Go(func() { m.carryOut(t, st.effect, e) })
+	return nil
+}
+
+func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
+	r := t.newReceipt(e)
+	if t.draft != nil { // an earlier service had come that far
+		r = *t.draft
+	}
+	if eff == doFinish || eff == doLeave {
+		m.finish(t, e, &r)
+	} else {
+		m.end(t, e, &r)
+	}
+}
