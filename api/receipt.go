@@ -23,8 +23,6 @@ type AbandonRequest struct {
 	Leftovers bool `json:"leftovers,omitempty"`
 	// Jobs ends the turn's jobs, too; without it the turn's policy says.
 	Jobs bool `json:"jobs,omitempty"`
-	// DryRun answers a Plan and touches nothing.
-	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // Actor is who asked for an ending.
