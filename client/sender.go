@@ -47,15 +47,15 @@ func cargoOf(ctx context.Context) *cargo {
 	return c
 }
 
-// number is a file's descriptor; unlike File.Fd it leaves the file's mode alone.
+// number is a file's descriptor. One that Go itself has made non-blocking, as
+// os.Pipe does, blocks from now on, as with os/exec: few programs can do with
+// streams that do not.
 func number(f *os.File) (int, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
+	fd := int(f.Fd())
+	if fd < 0 {
+		return -1, os.ErrClosed
 	}
-	fd := -1
-	err = raw.Control(func(n uintptr) { fd = int(n) })
-	return fd, err
+	return fd, nil
 }
 
 // sender is a connection that sends cargo with its next write.

@@ -115,7 +115,7 @@ func (b *bench) watch(pids []int) (cost, error) {
 		if err != nil {
 			return c, err
 		}
-		c.private += 1024 * (field(mem, "Private_Clean:") + field(mem, "Private_Dirty:"))
+		c.private += private(mem)
 		c.resident += 1024 * field(mem, "Rss:")
 	}
 	return c, nil

@@ -41,6 +41,8 @@ func run(args []string) error {
 			return playHolder()
 		case "bomb":
 			return playBomb(args[1:])
+		case "pour":
+			return playPour(args[1:])
 		}
 	}
 	var o options
@@ -96,6 +98,8 @@ func onMachine() []measurement {
 	ms := []measurement{
 		{"launch", 300, (*bench).launchOne},
 		{"launches", 12, (*bench).launchMany},
+		{"launch-stdio", 200, (*bench).launchStdio},
+		{"flow", 5, (*bench).flow},
 	}
 	for _, s := range []struct{ n, rounds int }{{1, 60}, {10, 60}, {100, 30}, {1000, 12}, {5000, 5}} {
 		ms = append(ms, measurement{fmt.Sprintf("abandon-%d", s.n), s.rounds, func(b *bench, rounds int) error {

@@ -16,6 +16,7 @@ import (
 type code struct {
 	machine uint16 // e_machine of elf(5)
 	exit    []byte
+	drink   []byte           // reads stdin to its end
 	pause   []byte           // for ever
 	herd    func(int) []byte // forks so often, then all pause
 	bomb    []byte           // forks for ever, and so does each child
@@ -27,7 +28,11 @@ func amd64() code {
 	return code{
 		machine: 62,
 		exit:    []byte{0x31, 0xff, 0xb8, 231, 0, 0, 0, 0x0f, 0x05}, // xor edi,edi; mov eax,exit_group; syscall
-		pause:   pause,
+		drink: []byte{0x48, 0x81, 0xec, 0, 0x10, 0, 0, // sub rsp,4096
+			0x31, 0xff, 0x48, 0x89, 0xe6, 0xba, 0, 0x10, 0, 0, // xor edi,edi; mov rsi,rsp; mov edx,4096
+			0x31, 0xc0, 0x0f, 0x05, 0x85, 0xc0, 0x7f, 0xee, // xor eax,eax; syscall; test eax,eax; jg xor
+			0x31, 0xff, 0xb8, 231, 0, 0, 0, 0x0f, 0x05},
+		pause: pause,
 		herd: func(n int) []byte {
 			b := binary.LittleEndian.AppendUint32([]byte{0xbb}, uint32(n)) // mov ebx,n
 			b = append(b, fork...)
@@ -54,7 +59,11 @@ func arm64() code {
 	return code{
 		machine: 183,
 		exit:    word(movz(0, 0), movz(8, 94), svc),
-		pause:   pause,
+		drink: word(0xd14007ff, // sub sp, sp, #4096
+			movz(0, 0), 0x910003e1, movz(2, 4096), movz(8, 63), svc, // read(0, sp, 4096)
+			0xf100001f, 0x54000000|uint32(0x7ffff&-6)<<5|12, // cmp x0, #0; b.gt movz
+			movz(0, 0), movz(8, 94), svc),
+		pause: pause,
 		herd: func(n int) []byte {
 			b := append(word(movz(19, uint32(n))), fork...)
 			b = append(b, word(0xb4000000|3<<5, 0xd1000673, 0xb5000000|uint32(0x7ffff&-9)<<5|19)...) // cbz x0; sub x19; cbnz x19
@@ -83,8 +92,9 @@ func newPrograms(dir string) (*programs, error) {
 	return p, nil
 }
 
-func (p *programs) exit() (string, error) { return p.write("exit", p.code.exit) }
-func (p *programs) bomb() (string, error) { return p.write("bomb", p.code.bomb) }
+func (p *programs) exit() (string, error)  { return p.write("exit", p.code.exit) }
+func (p *programs) drink() (string, error) { return p.write("drink", p.code.drink) }
+func (p *programs) bomb() (string, error)  { return p.write("bomb", p.code.bomb) }
 
 // herd is a program that becomes n processes, which wait for their end.
 func (p *programs) herd(n int) (string, error) {

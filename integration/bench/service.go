@@ -185,9 +185,17 @@ func since(f func() error) (time.Duration, error) {
 
 // runOne launches a program and sees it exit with 0.
 func (s *service) runOne(turn, program string) error {
-	p, err := s.client.Run(context.Background(), turn, api.LaunchRequest{Argv: []string{program}, Cwd: "/"})
+	return s.runs(turn, api.LaunchRequest{Argv: []string{program}, Cwd: "/"})
+}
+
+func (s *service) runs(turn string, req api.LaunchRequest, files ...*os.File) error {
+	return well(s.client.Run(context.Background(), turn, req, files...))
+}
+
+// well tells whether a process has exited with 0.
+func well(p api.Process, err error) error {
 	if err == nil && (p.Status.State != api.ProcessExited || p.Status.Code != 0) {
-		err = fmt.Errorf("%s ended with %+v", program, p.Status)
+		err = fmt.Errorf("%q ended with %+v", p.Argv, p.Status)
 	}
 	return err
 }

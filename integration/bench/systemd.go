@@ -143,13 +143,15 @@ func systemdRun(pause time.Duration, program string) (time.Duration, error) {
 // runScope compares the command line's wrapper with systemd-run, and with
 // nothing in between.
 func (b *bench) runScope(rounds int) error {
-	pinfold := filepath.Join(b.place.bin, "pinfold")
+	pinfold := func(pause time.Duration, words ...string) (time.Duration, error) {
+		time.Sleep(pause)
+		words = append([]string{"--socket", b.service.socket, "run"}, words...)
+		return since(exec.Command(filepath.Join(b.place.bin, "pinfold"), words...).Run)
+	}
 	for _, r := range regimes() {
 		got, err := compare(rounds,
-			contestant{"pinfold run", func() (time.Duration, error) {
-				time.Sleep(r.pause)
-				return since(exec.Command(pinfold, "--socket", b.service.socket, "run", "--", "true").Run)
-			}},
+			contestant{"pinfold run", func() (time.Duration, error) { return pinfold(r.pause, "--", "true") }},
+			contestant{"pinfold run --in-place", func() (time.Duration, error) { return pinfold(r.pause, "--in-place", "--", "true") }},
 			contestant{"systemd-run", func() (time.Duration, error) { return systemdRun(r.pause, "true") }},
 			contestant{"true", func() (time.Duration, error) {
 				time.Sleep(r.pause)
@@ -159,8 +161,10 @@ func (b *bench) runScope(rounds int) error {
 		if err != nil {
 			return err
 		}
-		b.add(against(scopeGroup, "pinfold run -- true"+r.name, got[0], got[1], "systemd-run --scope true", budget{times: 0.6}),
-			against(scopeGroup, "pinfold run -- true"+r.name, got[0], got[2], "plain true", budget{}))
+		for i, what := range []string{"pinfold run -- true", "pinfold run --in-place -- true"} {
+			b.add(against(scopeGroup, what+r.name, got[i], got[2], "systemd-run --scope true", budget{times: 0.6}),
+				against(scopeGroup, what+r.name, got[i], got[3], "plain true", budget{}))
+		}
 	}
 	return nil
 }
