@@ -123,6 +123,7 @@ func (m *Manager) startEndingIf(t *turn, e EndRequest, may func() error) error {
 		return nil
 	}
 	t.ending = &e
+	t.stopClocks()
 	t.mu.Unlock()
 	fault.Point("end.asked")
 	m.log.Info("turn ending", "turn", t.id, "reason", e.Reason, "uid", e.Actor.UID, "grace_ms", e.GraceMS)

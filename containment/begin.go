@@ -27,14 +27,36 @@ func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (ap
 			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
 			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
 	}
-	t := m.newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
-		Owner: c.UID, State: api.StateOpen, Leftovers: req.Leftovers, Limits: req.Limits,
-		OutputMax: req.OutputMax, OnOutputMax: req.OnOutputMax, CreatedAt: time.Now().UTC()})
-	if t.view.Leftovers == "" {
-		t.view.Leftovers = api.LeftoversKeep
+	if req.IdempotencyKey != "" {
+		return m.beginOnce(ctx, c, req)
 	}
-	t.graceMS = req.GraceMS
-	return m.begin(ctx, t, req.MinGrade)
+	return m.beginNew(ctx, c, req, nil)
+}
+
+// beginNew opens a turn as it is asked for, which nobody did before.
+func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, key *BeginKey) (api.Turn, error) {
+	t := m.newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
+		Owner: c.UID, State: api.StateOpen, Leftovers: leftoversOf(req), Limits: req.Limits,
+		OutputMax: req.OutputMax, OnOutputMax: req.OnOutputMax, CreatedAt: time.Now().UTC(),
+		WallMS: req.WallMS, LeaseMS: req.LeaseMS, IdleMS: req.IdleMS, IdleBy: req.IdleBy, Client: req.Client,
+		Policy: req.Policy, LeftoversMaxMS: req.LeftoversMaxMS})
+	t.graceMS, t.begun = req.GraceMS, key
+	t.clocks = newClocks(m.now(), req)
+	if err := m.bindClient(t, c); err != nil {
+		return api.Turn{}, err
+	}
+	v, err := m.begin(ctx, t, req.MinGrade)
+	if err != nil {
+		t.mu.Lock()
+		t.client.leave()
+		t.mu.Unlock()
+		return v, err
+	}
+	m.met(t)
+	if req.Supersede {
+		m.supersede(t, c)
+	}
+	return v, nil
 }
 
 func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
@@ -54,7 +76,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	t.setFacts(h.Facts())
 	t.mu.Unlock()
 	m.mu.Lock()
-	m.turns[t.id] = t
+	m.add(t)
 	m.mu.Unlock()
 	m.followLast(t)
 	fault.Point("begin.entered")
@@ -66,6 +88,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 func (m *Manager) newTurn(view api.Turn) *turn {
 	t := newTurn(view)
 	t.clock, t.events, t.expire = m.now, m.cfg.Events, func(process string) { m.expire(t, process) }
+	t.tick = func() { m.lookAtClocks(t) }
 	return t
 }
 
@@ -127,6 +150,9 @@ func checkBegin(req api.BeginRequest) error {
 		return api.Errorf(api.CodeBadRequest, "session is %d bytes long, at most %d are kept", len(req.Session), maxLabel)
 	}
 	if err := checkGrade(req.MinGrade); err != nil {
+		return err
+	}
+	if err := checkLife(req); err != nil {
 		return err
 	}
 	return checkLimits(req.Limits)

@@ -1,6 +1,10 @@
 package containment
 
-import "pinfold.dev/api"
+import (
+	"os"
+
+	"pinfold.dev/api"
+)
 
 // Caller is who asks, as the kernel told it when the connection was made.
 type Caller struct {
@@ -11,6 +15,9 @@ type Caller struct {
 	Cgroup   string // the 0:: line of /proc/PID/cgroup; empty when it could not be read
 	// Admin is root, or a member of the admin group.
 	Admin bool
+	// Process opens a handle on the process that asks, its pidfd; nil: there is
+	// none to be had.
+	Process func() (*os.File, error)
 }
 
 // TurnFilter narrows a list of turns; a zero field does not.

@@ -67,8 +67,10 @@ func newClocks(now time.Duration, req api.BeginRequest) clocks {
 			k.start(now)
 		}
 	}
-	c.Client.Limit = ms(req.Client.AfterMS)
-	if req.Client.Bind == api.BindConnection && req.Client.AfterMS == 0 {
+	switch c.Client.Limit = ms(req.Client.AfterMS); {
+	case req.Client.OnGone == api.OnGoneDetach:
+		c.Client.Limit = 0 // nobody waits for it
+	case req.Client.Bind == api.BindConnection && req.Client.AfterMS == 0:
 		c.Client.Limit = connWindow
 	}
 	return c
@@ -150,14 +152,24 @@ func (c *clocks) left(now time.Duration) {
 func (c *clocks) restarted(now time.Duration) {
 	at := c.at(now)
 	for _, k := range []*clock{&c.Lease, &c.Idle} {
-		k.Due += k.slack()
-		k.Due = max(k.Due, at+min(k.Limit, comeBack))
+		k.Due = max(k.Due+k.slack(), at+min(k.Limit, comeBack))
 	}
 	c.Client.Due = max(c.Client.Due, at+min(c.Client.Limit, comeBack))
 }
 
-// slack is how far a record may be behind in what renews a clock.
+// slack is how far a record may be behind in what renews a clock: after a
+// restart that much is given on top.
 func (c *clock) slack() time.Duration { return c.Limit / 8 }
+
+// behind tells whether a record of that age is to be renewed.
+func (c *clocks) behind(age time.Duration) bool {
+	for _, k := range []*clock{&c.Lease, &c.Idle} {
+		if k.On && k.Limit > comeBack && age > k.slack() {
+			return true
+		}
+	}
+	return false
+}
 
 // looks tells whether output, CPU or I/O have to be looked at.
 func (c *clocks) looks() bool {
@@ -170,7 +182,7 @@ func (c *clocks) lookAt() time.Duration {
 	return min(c.Last.At+max(c.Idle.Limit/4, leastLook), c.Idle.Due)
 }
 
-// looked says what was seen. Something that has moved did so at some time since
+// looked says what was seen of what counts. Something that has moved did so at some time since
 // the last look; it counts as of now.
 func (c *clocks) looked(s sample) {
 	if c.Frozen {

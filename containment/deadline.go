@@ -12,19 +12,26 @@ import (
 func (m *Manager) now() time.Duration { return m.cfg.Clock() }
 
 // arm has a process ended when its deadline is over, also when that was while
-// there was no service; the lock is held.
+// there was no service; the lock is held. While the turn is frozen the deadline
+// stands still.
 func (t *turn) arm(p *process) {
-	if p.meta.Deadline == 0 || p.view.Status.State != api.ProcessRunning || p.timer != nil || t.expire == nil {
+	if p.meta.Deadline == 0 || p.view.Status.State != api.ProcessRunning || p.timer != nil || t.expire == nil || t.clocks.Frozen {
 		return
 	}
+	stood := t.clocks.Stood - p.meta.Stood
+	if at := p.meta.DeadlineAt; at != nil {
+		late := at.Add(stood)
+		p.view.Deadline = &late
+	}
 	id := p.view.ID
-	p.timer = time.AfterFunc(max(0, p.meta.Deadline-t.clock()), func() { t.expire(id) })
+	p.timer = time.AfterFunc(max(0, p.meta.Deadline+stood-t.clock()), func() { t.expire(id) })
 }
 
 // disarm stops the clock of a process that has ended; the lock is held.
 func (p *process) disarm() {
 	if p.timer != nil {
 		p.timer.Stop()
+		p.timer = nil
 	}
 }
 
@@ -38,7 +45,7 @@ func (m *Manager) expire(t *turn, id string) {
 	}
 	t.mu.Lock()
 	p, h := t.byID[id], t.hold
-	if p == nil || h == nil || p.view.Status.State != api.ProcessRunning || t.view.State == api.StateEnding {
+	if p == nil || h == nil || p.view.Status.State != api.ProcessRunning || t.view.State == api.StateEnding || t.clocks.Frozen {
 		t.mu.Unlock()
 		return
 	}

@@ -36,6 +36,7 @@ func (m *Manager) note(t *turn) {
 // takes longer than all the rest, and nobody has to wait for it.
 func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
+	m.thawToEnd(t, h, r)
 	fence := make(chan *time.Time, 1)
 	go func() {
 		at := m.fence(h, fenceSoon, r.Turn)

@@ -37,6 +37,7 @@ func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.Finis
 func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
 	m.note(t)
+	m.thawToEnd(t, h, r)
 	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 		m.dropKeeper(h, r)
 	}
@@ -67,6 +68,8 @@ func (m *Manager) keepLeftovers(t *turn, r *api.Receipt) {
 	r.State = t.apply(evSettled).state
 	t.view.Reason = r.Reason
 	t.receipt = r
+	t.clocks.left(t.clock())
+	t.rearm()
 	t.mu.Unlock()
 	m.announce(t)
 	fault.Point("leftovers.kept")

@@ -41,7 +41,7 @@ func FuzzLaunch(f *testing.F) {
 			return
 		}
 		checkSettled(t, l, uid, fds)
-		mt.begin(0, req.DeadlineMS)
+		mt.begin(0, 0, req.DeadlineMS)
 		text, err := mt.encode()
 		if err != nil {
 			t.Fatal(err)

@@ -21,6 +21,8 @@ type memHost struct {
 	err     error
 	recover bool           // a later service finds the first hold again
 	setUp   func(*memHold) // before the hold is handed out
+	watch   memWatch
+	asking  int // the process that asks
 }
 
 func (h *memHost) Grade() api.Grade                  { return api.GradeCgroup }
@@ -82,6 +84,7 @@ type memHold struct {
 	joinFrom   string      // the cgroup of who joins
 	joinErr    error
 	gone       chan struct{} // closed when stuck survivors may go; nil: never
+	life       memLife
 }
 
 func (x *memHold) Facts() Facts { return x.facts }
@@ -227,7 +230,6 @@ func (x *memHold) Kill(ctx context.Context, bound time.Duration) (Killed, error)
 }
 
 func (x *memHold) Census(ctx context.Context) ([]api.Outside, error) { return nil, nil }
-func (x *memHold) Usage() api.Usage                                  { return api.NoUsage() }
 func (x *memHold) Close() error                                      { return nil }
 
 func (x *memHold) Alone() bool { return true }

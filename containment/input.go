@@ -68,6 +68,7 @@ func (m *Manager) writableProcess(id, proc string, epoch int64) (*process, Hold,
 	case t.hold == nil || t.lost != "":
 		return nil, nil, stdinClosed(id, proc)
 	}
+	t.clocks.active(t.clock(), api.ActivityTouch)
 	return t.byID[proc], t.hold, nil
 }
 

@@ -41,7 +41,7 @@ func (m *Manager) launch(ctx context.Context, t *turn, l Launch, mt meta, req ap
 	}
 	defer t.inflight.Done()
 	fault.Point("launch.admitted")
-	mt.begin(m.now(), req.DeadlineMS)
+	mt.begin(m.now(), t.stood(), req.DeadlineMS)
 	if l.Meta, err = mt.encode(); err != nil {
 		return api.Process{}, err
 	}
@@ -94,12 +94,15 @@ func (t *turn) admit(process *string, minGrade api.Grade, epoch int64) (Hold, er
 	case t.lost != "":
 		return nil, api.Errorf(api.CodeKeeperLost, "the keeper of turn %s is gone: %s", t.id, t.lost).
 			WithRemedy("abandon the turn and begin another")
+	case t.view.Frozen:
+		return nil, frozen(t.id)
 	case !t.view.Grade.AtLeast(minGrade):
 		return nil, api.Errorf(api.CodeGradeUnavailable, "turn %s is held at grade %s, %s was demanded",
 			t.id, t.view.Grade, minGrade).WithRemedy("begin a turn with min_grade")
 	}
 	*process = t.number()
 	t.inflight.Add(1)
+	t.clocks.active(t.clock(), api.ActivityTouch)
 	return t.hold, nil
 }
 

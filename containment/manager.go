@@ -43,6 +43,9 @@ type Manager struct {
 	log   *slog.Logger
 	mu    sync.RWMutex
 	turns map[string]*turn
+	seq   uint64 // of the turn that was entered last
+	// beginning are the begins under way that have an idempotency key.
+	beginning map[ownedKey]chan struct{}
 	// unread are turns whose record cannot be used; partial tells that there
 	// may be more.
 	unread  map[string]bool
@@ -73,7 +76,7 @@ func New(cfg Config) *Manager {
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, unread: map[string]bool{}, stop: make(chan struct{})}
+	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]bool{}, stop: make(chan struct{})}
 }
 
 // Close lets go of every turn and leaves all of them running. It waits for
@@ -91,6 +94,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, t := range m.turns {
+		t.unwatch()
 		if h := t.held(); h != nil {
 			err = errors.Join(err, h.Close())
 		}

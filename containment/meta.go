@@ -23,16 +23,19 @@ type meta struct {
 	// DeadlineAt is the same for people.
 	Deadline   time.Duration `json:"deadline_ns,omitempty"`
 	DeadlineAt *time.Time    `json:"deadline_at,omitempty"`
+	// Stood is how long the turn had been frozen before.
+	Stood time.Duration `json:"stood_ns,omitempty"`
 }
 
-// begin sets the deadline, from now on the monotonic clock.
-func (mt *meta) begin(now time.Duration, deadlineMS int64) {
+// begin sets the deadline, from now on the monotonic clock, in a turn that has
+// been frozen for so long.
+func (mt *meta) begin(now, stood time.Duration, deadlineMS int64) {
 	if deadlineMS == 0 {
 		return
 	}
 	d := time.Duration(deadlineMS) * time.Millisecond
 	at := time.Now().Add(d).UTC().Round(0)
-	mt.Deadline, mt.DeadlineAt = now+d, &at
+	mt.Deadline, mt.DeadlineAt, mt.Stood = now+d, &at, stood
 }
 
 func (mt *meta) encode() (string, error) {

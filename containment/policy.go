@@ -2,7 +2,6 @@ package containment
 
 import (
 	"slices"
-	"time"
 
 	"pinfold.dev/api"
 )
@@ -120,6 +119,3 @@ func reasonOf(name api.ClockName) api.Reason {
 	}
 	return api.ReasonIdle
 }
-
-// msOf is a time in whole milliseconds.
-func msOf(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -245,10 +245,19 @@ type Record struct {
 	Turn    api.Turn     `json:"turn"`
 	Facts   Facts        `json:"facts"`
 	GraceMS *int64       `json:"grace_ms,omitempty"`
+	Clocks  clocks       `json:"clocks,omitzero"`
+	Client  api.Identity `json:"client,omitzero"` // the process that is the turn's client
+	Begin   *BeginKey    `json:"begin,omitempty"`
 	Ending  *EndRequest  `json:"ending,omitempty"`  // set once an ending was asked for
 	Draft   *api.Receipt `json:"draft,omitempty"`   // of the receipt, before the cgroup is removed
 	Receipt *api.Receipt `json:"receipt,omitempty"` // set once there is one
 	SavedAt time.Time    `json:"saved_at"`
+}
+
+// BeginKey is the idempotency key that a turn was begun with.
+type BeginKey struct {
+	Key     string `json:"key"`     // its hash
+	Request string `json:"request"` // the request's hash
 }
 
 // EndRequest is a decided ending.

@@ -28,6 +28,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			m.partial = true
 		}
 	}
+	slices.SortStableFunc(records, func(a, b Record) int { return a.Turn.CreatedAt.Compare(b.Turn.CreatedAt) })
 	for _, r := range records {
 		if err := m.recoverOne(ctx, r); err != nil {
 			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
@@ -45,6 +46,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	}
 	t := m.newTurn(r.Turn)
 	t.facts, t.graceMS, t.ending, t.draft, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Draft, r.Receipt
+	t.clocks, t.clientID, t.begun = r.Clocks, r.Client, r.Begin
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
 	}
@@ -141,7 +143,7 @@ func (m *Manager) closeEnded(t *turn) bool {
 func (m *Manager) enter(t *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.turns[t.id] = t
+	m.add(t)
 }
 
 // adopt takes a hold that was proved ours.
@@ -205,12 +207,14 @@ func (m *Manager) resume(t *turn) {
 	case api.StateOpen:
 		m.stopIfMaxed(t)
 		m.followLast(t)
+		m.resumeClocks(t)
 	case api.StateEnding, api.StateFinishing:
 		m.wg.Go(func() { m.carryOut(t, next(api.StateOpen, asked(*e)).effect, *e) })
 	case api.StateUnkillable:
 		m.wg.Go(func() { m.watchSurvivors(t) })
 	case api.StateFinished, api.StateAbandoned:
 		if left {
+			t.wind()
 			m.wg.Go(func() { m.watchLeftovers(t) })
 			return
 		}

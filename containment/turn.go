@@ -13,6 +13,8 @@ import (
 type turn struct {
 	owner uint32
 	id    string
+	begun *BeginKey // nil: without a key
+	seq   uint64    // rises from turn to turn; below the Manager's lock
 
 	mu       sync.Mutex
 	view     api.Turn // without Processes and Alive
@@ -38,9 +40,17 @@ type turn struct {
 	clock    func() time.Duration // monotonic
 	expire   func(process string) // told when a deadline is over
 	finish   func(uid uint32)     // told when a process has ended that finishes the turn
-	leftMu   sync.Mutex           // one settling of leftovers at a time
-	saveMu   sync.Mutex           // orders writes of the record
-	archived bool                 // below saveMu: the record is in the history
+	clocks   clocks
+	alarm    *time.Timer   // runs when a clock has something to tell
+	tick     func()        // looks at the clocks
+	looking  bool          // somebody looks at output, CPU and I/O
+	wrote    time.Duration // when the clocks were written down last
+	client   *presence     // of who is the client; never nil
+	clientID api.Identity  // of the client's process, where that is watched
+	freezing sync.Mutex    // one freeze or thaw at a time
+	leftMu   sync.Mutex    // one settling of leftovers at a time
+	saveMu   sync.Mutex    // orders writes of the record
+	archived bool          // below saveMu: the record is in the history
 }
 
 // process is one launched process in memory, below its turn's lock.
@@ -56,7 +66,7 @@ type process struct {
 
 func newTurn(view api.Turn) *turn {
 	return &turn{id: view.ID, owner: view.Owner, view: view, next: 1, byID: map[string]*process{}, early: map[string]Exit{},
-		keys: map[string]*keyed{}, noted: make(chan struct{}), settled: make(chan struct{}), changed: make(chan struct{})}
+		keys: map[string]*keyed{}, client: &presence{}, noted: make(chan struct{}), settled: make(chan struct{}), changed: make(chan struct{})}
 }
 
 // touch wakes everybody who waits for a change; the lock is held.
@@ -119,6 +129,7 @@ func (t *turn) snapshot() api.Turn {
 	v := t.view
 	v.Degraded = slices.Clone(v.Degraded)
 	v.Survivors = slices.Clone(v.Survivors)
+	v.Clocks = t.shownClocks()
 	v.Processes = make([]api.Process, 0, len(t.procs))
 	for _, p := range t.procs {
 		v.Processes = append(v.Processes, p.view)
@@ -207,7 +218,7 @@ func (t *turn) keeperLost(why string) {
 // record is what the disk should hold; the lock is held.
 func (t *turn) record(boot string) Record {
 	r := Record{Schema: RecordSchema, Boot: boot, Turn: t.snapshot(), Facts: t.facts, GraceMS: t.graceMS,
-		SavedAt: time.Now().UTC()}
+		Clocks: t.clocks, Client: t.clientID, Begin: t.begun, SavedAt: time.Now().UTC()}
 	if t.ending != nil {
 		e := *t.ending
 		r.Ending = &e
