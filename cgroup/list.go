@@ -107,6 +107,17 @@ func (l *listing) add(b []byte, rel string) error {
 	return err
 }
 
+// Children are the names of the cgroups directly in it.
+func (d *Dir) Children() (names []string, err error) {
+	err = d.fd.Use(func(fd int) error {
+		return eachChild(fd, func(_ int, name string) error { names = append(names, name); return nil })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the cgroups in %s: %w", d.path, err)
+	}
+	return names, nil
+}
+
 // eachChild calls fn with each cgroup that is directly in an open one; those
 // that are removed meanwhile are passed over.
 func eachChild(fd int, fn func(child int, name string) error) error {

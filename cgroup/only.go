@@ -5,16 +5,18 @@ package cgroup
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"pinfold.dev/internal/sys"
 )
 
 // OnlyHolds tells whether every thread in it and below is one of the process
-// pid, the cgroup below that is called but left out. It goes by threads: a
+// pid (0: there is none at all), the cgroups below that are called as in but left
+// out. It goes by threads: a
 // process whose main thread has exited need not be in the list of processes. A
 // thread in a PID namespace that we cannot see is somebody else's.
-func (d *Dir) OnlyHolds(pid int, but string) (bool, error) {
+func (d *Dir) OnlyHolds(pid int, but ...string) (bool, error) {
 	const file = "cgroup.threads"
 	l := listing{ids: make(map[uint64]bool)}
 	err := d.fd.Use(func(fd int) error {
@@ -26,7 +28,7 @@ func (d *Dir) OnlyHolds(pid int, but string) (bool, error) {
 			return err
 		}
 		return eachChild(fd, func(child int, name string) error {
-			if name == but {
+			if slices.Contains(but, name) {
 				return nil
 			}
 			return l.walk(child, name, file)

@@ -65,7 +65,7 @@ func scopeError(err error) error {
 // begin makes a keeper in a cgroup, in the order that its grade asks for, and
 // hands the cgroup over to it.
 func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks, g api.Grade, degraded []string) (_ *hold, err error) {
-	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{},
+	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{}, jobs: jobs{of: map[string]*job{}},
 		facts: containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
 			Spool: spec.Spool, OutputMax: spec.OutputMax,
 			UserManager: os.Geteuid() != 0, Degraded: append(degraded, h.missing(g)...)}}
@@ -266,41 +266,49 @@ func (x *hold) place() error {
 	return nil
 }
 
-// limit hands controllers down to work/ and sets its limits. What was asked
-// for and cannot be had is refused; the default pids.max is best effort.
+// limit sets the limits of work/.
 func (x *hold) limit(want *api.Limits) error {
+	bounded, err := x.limitDir(x.work, want)
+	if err == nil && !bounded {
+		x.facts.Degraded = append(x.facts.Degraded, "no bound on the number of processes: this host gives turns no pids controller")
+	}
+	return err
+}
+
+// limitDir hands controllers down to one of the turn's cgroups and sets its
+// limits. What was asked for and cannot be had is refused; the default pids.max
+// is best effort, and bounded tells whether it, or another, is there.
+func (x *hold) limitDir(d *cgroup.Dir, want *api.Limits) (bounded bool, err error) {
 	names, err := x.dir.Controllers()
 	if err != nil {
-		return fmt.Errorf("list controllers: %w", err)
+		return false, fmt.Errorf("list controllers: %w", err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains([]string{"cpu", "io", "memory", "pids"}, name) })
 	_, _ = x.dir.Delegate(names) // what is missing shows below, when it is asked for
 	if slices.Contains(names, "memory") {
-		_, _ = x.work.Delegate([]string{"memory"}) // so that each leaf counts what is ended for want of it
+		_, _ = d.Delegate([]string{"memory"}) // so that each leaf counts what is ended for want of it
 	}
 	var l api.Limits
 	if want != nil {
 		l = *want
 	}
-	if l.PIDs == 0 {
-		byDefault := api.Limits{PIDs: x.host.defaultPIDs()}
-		if err := x.work.Limit(byDefault); err != nil {
-			x.facts.Degraded = append(x.facts.Degraded, "no bound on the number of processes: this host gives turns no pids controller")
-		}
+	bounded = l.PIDs > 0
+	if !bounded {
+		bounded = d.Limit(api.Limits{PIDs: x.host.defaultPIDs()}) == nil
 	}
 	if l == (api.Limits{}) {
-		return nil
+		return bounded, nil
 	}
-	err = x.work.Limit(l)
+	err = d.Limit(l)
 	var c *cgroup.ControllerError
 	if errors.As(err, &c) {
-		return api.Errorf(api.CodeLimitUnavailable, "a limit needs the %s controller, which this host does not give: %v", c.Controller, c.Err).
+		return bounded, api.Errorf(api.CodeLimitUnavailable, "a limit needs the %s controller, which this host does not give: %v", c.Controller, c.Err).
 			WithRemedy("ask for no limit, or use a host with unified cgroup v2; see `pinfold doctor`").With("controller", c.Controller)
 	}
 	if err != nil {
-		return fmt.Errorf("set limits: %w", err)
+		return bounded, fmt.Errorf("set limits: %w", err)
 	}
-	return nil
+	return bounded, nil
 }
 
 // undo takes back a begin that failed. Nothing was launched.

@@ -74,9 +74,14 @@ func (x *hold) EndKeeper(ctx context.Context) error {
 	return nil
 }
 
-// Ask sends each member its stop signal, and CONT after it.
+// Ask sends each member its stop signal, and CONT after it. A turn that is frozen
+// is thawed when all have been sent to: else nobody could act on it.
 func (x *hold) Ask(ctx context.Context, stop func(process string) syscall.Signal) (int, error) {
-	return x.work.Signal(func(rel string) syscall.Signal { return stop(launchOf(rel)) })
+	n, err := x.work.Signal(func(rel string) syscall.Signal { return stop(launchOf(rel)) })
+	if asked, ferr := x.work.FreezeAsked(); ferr == nil && asked {
+		err = errors.Join(err, x.work.Freeze(false))
+	}
+	return n, err
 }
 
 // WaitEmpty waits until work/ is empty and every held handle is readable.
@@ -92,13 +97,14 @@ func (x *hold) WaitEmpty(ctx context.Context) error {
 	return nil
 }
 
-// held are the handles of launches whose end is not known.
+// held are the handles of launches whose end is not known, jobs left out: they
+// are none of the turn's any more.
 func (x *hold) held() map[string]*pidfd.Handle {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := make(map[string]*pidfd.Handle)
 	for id, p := range x.procs {
-		if p.handle != nil {
+		if p.handle != nil && x.jobs.of[id] == nil {
 			out[id] = p.handle
 		}
 	}
@@ -198,18 +204,31 @@ func errIf(cond bool, text string) error {
 	return nil
 }
 
-// Alone tells that nobody but the keeper is in the turn's cgroup, work/ apart.
+// Alone tells that nobody but the keeper and jobs is in the turn's cgroup, work/
+// apart.
 func (x *hold) Alone() bool {
-	if x.keeperDead() {
+	live, err := x.jobsAlive()
+	if err != nil {
+		return false
+	}
+	if x.keeperDead() && !live {
 		populated, err := x.dir.Populated()
 		return err == nil && !populated
 	}
-	only, err := x.dir.OnlyHolds(x.keeper.PID(), "work")
+	keeper := 0
+	if !x.keeperDead() {
+		keeper = x.keeper.PID()
+	}
+	only, err := x.dir.OnlyHolds(keeper, "work", jobsName)
 	return err == nil && only
 }
 
-// Release lets the keeper go and ends what else is in the turn's cgroup.
+// Release lets the keeper go and ends what else is in the turn's cgroup. It does
+// nothing while a job lives.
 func (x *hold) Release(ctx context.Context) error {
+	if err := x.refuseJobs(); err != nil {
+		return err
+	}
 	x.quitting.Store(true)
 	x.quit(ctx)
 	if err := x.EndKeeper(ctx); err != nil {
@@ -234,6 +253,9 @@ func (x *hold) Release(ctx context.Context) error {
 
 // Remove removes the empty cgroup and closes the hold.
 func (x *hold) Remove(ctx context.Context) error {
+	if err := x.refuseJobs(); err != nil {
+		return err
+	}
 	fault.Point("rmdir.asked")
 	if err := x.remove(ctx); err != nil {
 		return err

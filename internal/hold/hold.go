@@ -34,6 +34,9 @@ type hold struct {
 	quitting  atomic.Bool // the keeper may go now
 	unreached atomic.Bool // the keeper lives, and has not answered this service yet
 
+	launching sync.RWMutex // held for reading by a Launch, for writing while work/ becomes frozen
+	jobs      jobs
+
 	mu      sync.Mutex
 	link    *link
 	procs   map[string]*proc
@@ -77,7 +80,9 @@ func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File)
 			return containment.Started{}, err
 		}
 	}
+	x.launching.RLock()
 	m, got, err := k.call(ctx, wire.Message{Op: wire.OpLaunch, Launch: &r.launch}, r.fds)
+	x.launching.RUnlock()
 	if err != nil {
 		return containment.Started{}, x.launchError(l, err)
 	}
@@ -150,6 +155,9 @@ func (x *hold) event(m wire.Message, fds []int) {
 }
 
 func (x *hold) exited(e wire.Exit) {
+	if e.OOMKills == 0 && syscall.Signal(e.Signal) == syscall.SIGKILL {
+		e.OOMKills = x.jobOOM(e.Process) // its keeper looks below work/
+	}
 	x.mu.Lock()
 	p := x.procs[e.Process]
 	told := p != nil && (p.exit != nil || p.lost != "")
@@ -295,7 +303,7 @@ func (x *hold) Close() error {
 	if x.keeper != nil {
 		errs = append(errs, x.keeper.Close())
 	}
-	for _, d := range []*cgroup.Dir{x.home, x.work, x.dir} {
+	for _, d := range []*cgroup.Dir{x.home, x.work, x.jobsDir(), x.dir} {
 		if d != nil {
 			errs = append(errs, d.Close())
 		}

@@ -242,9 +242,9 @@ func (x *hold) watchJoined(process string, h *pidfd.Handle) {
 	}
 	e, err := joinedEnd(h)
 	e.Process = process
-	if leaf, lerr := x.work.Open(process); lerr == nil {
+	if leaf, lerr := x.openLeaf(process); lerr == nil {
 		e.OOMKills = leafOOMKills(leaf)
-		if full, perr := leaf.Populated(); perr == nil && !full {
+		if full, perr := leaf.Populated(); perr == nil && !full && !x.isJob(process) {
 			_ = leaf.Remove(context.Background())
 		}
 		leaf.Close()

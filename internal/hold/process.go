@@ -63,18 +63,9 @@ func (x *hold) Resize(ctx context.Context, process string, size api.WinSize) err
 // EndProcess ends what is in a launch's leaf, and the launched process itself,
 // wherever it is. It needs nothing but the kernel.
 func (x *hold) EndProcess(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration) error {
-	deadline := time.Now().Add(grace + bound)
-	if grace > 0 {
-		x.askProcess(ctx, process, stop, grace)
-	}
-	var out containment.Killed
-	if err := x.killLeaf(ctx, process, bound, &out); err != nil {
+	out, err := x.EndLaunch(ctx, process, stop, grace, bound, false)
+	if err != nil {
 		return err
-	}
-	settled, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
-	if h := x.held()[process]; h != nil && h.Wait(settled) != nil && x.running(process) {
-		x.endEscaped(process, h, deadline, &out)
 	}
 	if n := len(out.Survivors); n > 0 {
 		s := out.Survivors[0]
@@ -87,13 +78,13 @@ func (x *hold) EndProcess(ctx context.Context, process string, stop syscall.Sign
 func (x *hold) askProcess(ctx context.Context, process string, stop syscall.Signal, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	leaf, err := x.work.Open(process)
+	leaf, err := x.openLeaf(process)
 	if err == nil {
 		defer leaf.Close()
 		_, _ = leaf.Signal(func(string) syscall.Signal { return stop }) // what it does not reach, the kill sees
 		_ = leaf.Empty(ctx)
 	}
-	h := x.held()[process]
+	h := x.handleOf(process)
 	if h == nil || ctx.Err() != nil {
 		return
 	}
@@ -105,7 +96,7 @@ func (x *hold) askProcess(ctx context.Context, process string, stop syscall.Sign
 
 // killLeaf kills what is in a launch's leaf; one that was removed was empty.
 func (x *hold) killLeaf(ctx context.Context, process string, bound time.Duration, out *containment.Killed) error {
-	leaf, err := x.work.Open(process)
+	leaf, err := x.openLeaf(process)
 	if isRemoved(err) {
 		return nil
 	}
@@ -117,7 +108,8 @@ func (x *hold) killLeaf(ctx context.Context, process string, bound time.Duration
 	if isRemoved(err) {
 		return nil
 	}
-	out.Survivors = k.Survivors
+	out.Mechanism, out.Rounds, out.Seen, out.KilledAt = k.Mechanism, k.Rounds, k.Seen, k.KilledAt
+	out.Survivors, out.Notes = k.Survivors, append(out.Notes, k.Notes...)
 	return err
 }
 

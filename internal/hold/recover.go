@@ -19,7 +19,8 @@ import (
 // Recover finds a recorded hold again: its cgroup by path, id and nonce, its
 // keeper by identity and by what it says in its hello.
 func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts, hooks containment.Hooks) (containment.Hold, api.Verdict, error) {
-	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{}}
+	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{},
+		jobs: jobs{of: map[string]*job{}}}
 	keeper, kv, why := pidfd.OpenVerified(facts.Keeper)
 	if kv == api.VerdictOwned {
 		x.keeper = keeper
@@ -38,11 +39,9 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		return nil, verdict, err
 	}
 	x.dir = dir
-	if x.work, err = dir.Open("work"); err != nil { // an ending was cut short after it had removed work/
-		if x.work, err = cgroup.Open(facts.Cgroup); err != nil {
-			x.Close()
-			return nil, api.VerdictUnverifiable, err
-		}
+	if err := x.openDirs(ctx); err != nil {
+		x.Close()
+		return nil, api.VerdictUnverifiable, err
 	}
 	if x.keeper == nil {
 		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))

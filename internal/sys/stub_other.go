@@ -215,3 +215,19 @@ type Here struct {
 
 // ReadHere returns nothing.
 func ReadHere() Here { return Here{} }
+
+// UnixSocket is a unix socket.
+type UnixSocket struct {
+	Ino, Peer uint32
+	Listens   bool
+	Name      string
+}
+
+// UnixSockets returns ENOSYS.
+func UnixSockets() ([]UnixSocket, error) { return nil, nosys("sock_diag") }
+
+// SameFiles returns false.
+func SameFiles(tid1, tid2 int) bool { return false }
+
+// SameFS returns false.
+func SameFS(tid1, tid2 int) bool { return false }

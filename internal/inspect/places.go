@@ -1,0 +1,71 @@
+package inspect
+
+import (
+	"path"
+	"strings"
+
+	"pinfold.dev/internal/sys"
+)
+
+// spot is a place in a file system, whatever it is mounted at.
+type spot struct {
+	major, minor uint32
+	path         string
+}
+
+// places say what of which file system is at a path.
+type places []sys.MountEntry
+
+// readPlaces reads those of a process's mount namespace; 0: ours.
+func readPlaces(pid int) (places, error) {
+	b, err := sys.ProcFile(pid, "mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return sys.ParseMountinfo(b)
+}
+
+// at is the spot of a path: what was mounted last of those that are nearest.
+func (p places) at(name string) (spot, bool) {
+	best := -1
+	for i, m := range p {
+		if below(name, strings.TrimSuffix(m.Path, "/")) && (best < 0 || len(m.Path) >= len(p[best].Path)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return spot{}, false
+	}
+	m := p[best]
+	rel := strings.TrimPrefix(name, strings.TrimSuffix(m.Path, "/"))
+	return spot{m.Major, m.Minor, path.Join("/", m.Root, rel)}, true
+}
+
+// below are the spots that a directory shows: its own, and those of what is
+// mounted below it.
+func (p places) below(dir string) []spot {
+	var out []spot
+	if s, ok := p.at(dir); ok {
+		out = append(out, s)
+	}
+	for _, m := range p {
+		if m.Path != dir && below(m.Path, strings.TrimRight(dir, "/")) {
+			out = append(out, spot{m.Major, m.Minor, path.Join("/", m.Root)})
+		}
+	}
+	return out
+}
+
+// meets tells whether a path is at or below one of the spots.
+func (p places) meets(name string, spots []spot) bool {
+	s, ok := p.at(name)
+	if !ok {
+		return false
+	}
+	for _, one := range spots {
+		if s.major == one.major && s.minor == one.minor && below(s.path, strings.TrimSuffix(one.path, "/")) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,211 @@
+//go:build linux
+
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/pidfd"
+)
+
+// Use is one way in which a process uses a directory.
+type Use struct {
+	How  string // cwd, root, exe, open or map
+	Path string
+}
+
+// mostUses bounds what is told of one process.
+const mostUses = 100
+
+// Uses finds out how processes use a directory.
+type Uses struct {
+	dir   string
+	here  places // of our own mount namespace
+	mnt   uint64 // that
+	where []spot // of dir
+	proc  bool
+}
+
+// NewUses makes one for a directory: an absolute path without symbolic links.
+func NewUses(dir string) (*Uses, error) {
+	u := &Uses{dir: strings.TrimRight(dir, "/"), proc: sys.ReadHere().Proc}
+	if !strings.HasPrefix(dir, "/") {
+		return nil, fmt.Errorf("look who uses %q: it is no absolute path", dir)
+	}
+	var err error
+	if u.here, err = readPlaces(0); err != nil {
+		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
+	}
+	if u.mnt, err = sys.InoAt(sys.AtFDCWD, "/proc/self/ns/mnt"); err != nil {
+		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
+	}
+	u.where = u.here.below(dir)
+	return u, nil
+}
+
+// errNotOurs tells that /proc shows another PID namespace.
+var errNotOurs = errors.New("/proc is not that of our PID namespace")
+
+// Of tells how a process uses the directory: its working directory, its root, its
+// program, open and mapped files, of all its threads. One that has ended uses
+// nothing. An error says what could not be looked at: it may use the directory.
+func (u *Uses) Of(ctx context.Context, h *pidfd.Handle) ([]Use, error) {
+	if !u.proc {
+		return nil, errNotOurs
+	}
+	l := &look{Uses: u, pid: h.PID(), names: u.here}
+	if over, err := h.Exited(); err != nil || over {
+		return nil, err
+	}
+	err := l.process(ctx)
+	if over, xerr := h.Exited(); xerr != nil || over { // its number may be another's by now
+		return nil, xerr
+	}
+	return l.uses, err
+}
+
+// look is one process being looked at.
+type look struct {
+	*Uses
+	pid   int
+	same  bool   // it is in our mount namespace
+	names places // what paths mean to it
+	uses  []Use
+	known map[Use]bool
+}
+
+func (l *look) process(ctx context.Context) error {
+	base := "/proc/" + strconv.Itoa(l.pid)
+	mnt, err := sys.InoAt(sys.AtFDCWD, base+"/ns/mnt")
+	if err != nil {
+		return unreadable("ns/mnt", err)
+	}
+	l.same = mnt == l.mnt
+	if !l.same {
+		if l.names, err = readPlaces(l.pid); err != nil {
+			return unreadable("mountinfo", err)
+		}
+	}
+	tids, err := os.ReadDir(base + "/task")
+	if err != nil {
+		return unreadable("task", err)
+	}
+	var errs []error
+	for i, t := range tids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		tid, err := strconv.Atoi(t.Name())
+		if err == nil {
+			errs = append(errs, l.thread(base+"/task/"+t.Name(), tid, i > 0))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// thread looks at what a thread has, as far as it has it to itself.
+func (l *look) thread(base string, tid int, more bool) error {
+	if b, err := sys.ReadFileAt(sys.AtFDCWD, base+"/stat"); err != nil || dead(b) {
+		return nil
+	}
+	var errs []error
+	if !more || !sys.SameFS(l.pid, tid) {
+		errs = append(errs, l.link(base, "cwd", "cwd"), l.link(base, "root", "root"))
+	}
+	if !more {
+		errs = append(errs, l.link(base, "exe", "exe"), l.maps(base))
+	}
+	if !more || !sys.SameFiles(l.pid, tid) {
+		errs = append(errs, l.files(base))
+	}
+	return errors.Join(errs...)
+}
+
+// dead tells whether a stat file is of one that has ended.
+func dead(stat []byte) bool {
+	s, err := sys.ParseStat(stat)
+	return err == nil && (s.State == 'Z' || s.State == 'X')
+}
+
+func (l *look) link(base, name, how string) error {
+	to, err := os.Readlink(base + "/" + name)
+	if err != nil {
+		return unreadable(name, err)
+	}
+	l.note(how, to)
+	return nil
+}
+
+func (l *look) files(base string) error {
+	list, err := os.ReadDir(base + "/fd")
+	if err != nil {
+		return unreadable("fd", err)
+	}
+	var errs []error
+	for _, e := range list {
+		errs = append(errs, l.link(base, "fd/"+e.Name(), "open"))
+		if len(l.uses) >= mostUses {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// maps reads the files that are mapped: the sixth field, which may hold spaces.
+func (l *look) maps(base string) error {
+	b, err := sys.ReadFileAt(sys.AtFDCWD, base+"/maps")
+	if err != nil {
+		return unreadable("maps", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if at := strings.IndexByte(line, '/'); at >= 0 {
+			l.note("map", strings.ReplaceAll(strings.TrimSuffix(line[at:], "\n"), `\012`, "\n"))
+		}
+	}
+	return nil
+}
+
+// note keeps a use, if it is one.
+func (l *look) note(how, path string) {
+	if !strings.HasPrefix(path, "/") || len(l.uses) >= mostUses { // socket:[12], anon_inode:…, pipe:[12]
+		return
+	}
+	real := strings.TrimSuffix(path, " (deleted)")
+	if !(l.same && below(real, l.dir)) && !l.names.meets(real, l.where) {
+		return
+	}
+	if l.known == nil {
+		l.known = map[Use]bool{}
+	}
+	if u := (Use{how, path}); !l.known[u] {
+		l.known[u] = true
+		l.uses = append(l.uses, u)
+	}
+}
+
+// below tells whether a path is a directory's, or below it.
+func below(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// unreadable says what could not be read. What is gone is no error: a descriptor
+// that was closed meanwhile, or a thread that has ended.
+func unreadable(what string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	return fmt.Errorf("read %s: %w", what, err)
+}
