@@ -52,7 +52,10 @@ func (x *memHold) EndProcess(ctx context.Context, process string, stop syscall.S
 	}
 	x.mu.Lock()
 	_, live := x.live[process]
+	_, job := x.jobs[process]
+	live = live || job
 	delete(x.live, process)
+	delete(x.jobs, process)
 	x.mu.Unlock()
 	if live {
 		x.hooks.Exit(Exit{Process: process, At: time.Now(), Status: api.Status{State: api.ProcessSignaled, SignalNumber: sig}})

@@ -58,6 +58,7 @@ func (h *memHost) Recover(ctx context.Context, turn string, f Facts, hooks Hooks
 }
 
 type memHold struct {
+	memJobs
 	hooks Hooks
 	facts Facts
 
@@ -122,6 +123,7 @@ func (x *memHold) Launch(ctx context.Context, l Launch, _ []*os.File) (Started, 
 func (x *memHold) exit(process string, code int) {
 	x.mu.Lock()
 	delete(x.live, process)
+	delete(x.jobs, process)
 	x.mu.Unlock()
 	x.hooks.Exit(Exit{Process: process, At: time.Now(), Status: api.Status{State: api.ProcessExited, Code: code}})
 }
@@ -237,7 +239,7 @@ func (x *memHold) Alone() bool { return true }
 func (x *memHold) Release(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(x.live) > 0 {
+	if len(x.live)+len(x.jobs) > 0 {
 		return errors.New("populated")
 	}
 	x.released = true

@@ -13,6 +13,7 @@ import (
 // Host begins turns at one grade and finds them again after a restart. It is
 // implemented by package internal/hold.
 type Host interface {
+	ClientWatch
 	// Grade is what new turns get.
 	Grade() api.Grade
 	// Begin makes an empty hold: its keeper runs, its cgroup exists and is
@@ -76,6 +77,8 @@ type Facts struct {
 // None of Fence, Ask, Kill, WaitEmpty and Release needs a bus, a fork or a disk.
 type Hold interface {
 	Streams
+	Jobs
+	Targets
 	Facts() Facts
 	// Launch starts a process; fds are the caller's descriptors, which stay
 	// the caller's. The error is an *api.Error, or ErrUsed.
@@ -106,12 +109,13 @@ type Hold interface {
 	Census(ctx context.Context) ([]api.Outside, error)
 	// Usage reads the turn's counters; call it before Release.
 	Usage() api.Usage
-	// Alone tells, after Kill, that nobody but the keeper is seen in the turn's
-	// cgroup: Release has nobody to end.
+	// Alone tells, after Kill, that nobody but the keeper and jobs is seen in the
+	// turn's cgroup: Release, once there is no job, has nobody to end.
 	Alone() bool
 	// Release lets the keeper go and ends whatever else is in the turn's cgroup;
 	// it returns once that reads populated 0 as a whole. An error means that it
-	// could not be emptied; it may be called again.
+	// could not be emptied; it may be called again. While a job lives it does
+	// nothing, and so does Remove.
 	Release(ctx context.Context) error
 	// Remove removes the cgroup of a hold that was released, tells systemd, and
 	// closes the hold. It may be called again after an error.
