@@ -72,6 +72,7 @@ type Status struct {
 // newlines, so it can be read by line.
 func ParseStatus(b []byte) (Status, error) {
 	s := Status{TGID: -1}
+	const tgid, uid = 1, 2
 	seen := 0
 	for line := range bytes.Lines(b) {
 		key, value, _ := bytes.Cut(line, []byte(":"))
@@ -83,7 +84,7 @@ func ParseStatus(b []byte) (Status, error) {
 				return Status{}, err
 			}
 			s.TGID = n
-			seen++
+			seen |= tgid
 		case "Uid":
 			ruid, err := atoi(f, 0)
 			euid, err2 := atoi(f, 1)
@@ -91,7 +92,7 @@ func ParseStatus(b []byte) (Status, error) {
 				return Status{}, ErrParse
 			}
 			s.UID, s.EUID = uint32(ruid), uint32(euid)
-			seen++
+			seen |= uid
 		case "NSpid":
 			for i := range f {
 				n, err := atoi(f, i)
@@ -102,7 +103,7 @@ func ParseStatus(b []byte) (Status, error) {
 			}
 		}
 	}
-	if seen != 2 {
+	if seen != tgid|uid {
 		return Status{}, ErrParse
 	}
 	return s, nil

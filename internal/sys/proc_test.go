@@ -100,6 +100,7 @@ func FuzzParsers(f *testing.F) {
 	f.Add([]byte("31 23 0:28 / /a\\040b rw - tmpfs tmpfs rw\n"))
 	f.Add([]byte("1\n2\n0\n"))
 	f.Add([]byte("Tgid:\t1\nUid:\t1\t1\t1\t1\nNSpid:\t1\n"))
+	f.Add([]byte("Uid:0 0\nUid:0 0"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if p, err := ParseCgroup(in); err == nil && !strings.HasPrefix(p, "/") {
 			t.Errorf("cgroup %q", p)
