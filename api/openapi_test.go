@@ -52,6 +52,8 @@ func roots() []reflect.Type {
 		reflect.TypeFor[AbandonRequest](), reflect.TypeFor[Receipt](), reflect.TypeFor[ReceiptList](),
 		reflect.TypeFor[JoinRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
 		reflect.TypeFor[ResizeRequest](), reflect.TypeFor[ResizeAnswer](),
+		reflect.TypeFor[TouchRequest](), reflect.TypeFor[TouchAnswer](), reflect.TypeFor[TakeRequest](), reflect.TypeFor[FreezeRequest](),
+		reflect.TypeFor[HoldLine](), reflect.TypeFor[PolicyAnswer](),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"pinfold.dev/api"
@@ -26,6 +27,8 @@ type conn struct {
 	grade  func() api.Grade
 	oob    [256 + 64]byte // room for one control message of maxFDs descriptors
 	once   sync.Once
+
+	watched atomic.Pointer[watch] // over the request that is being answered
 }
 
 type connKey struct{}
@@ -47,6 +50,9 @@ func (c *conn) Read(b []byte) (int, error) {
 	if oobn > 0 || flags&syscall.MSG_CTRUNC != 0 {
 		fds, perr := sys.ParseRights(c.oob[:oobn])
 		c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0)
+	}
+	if w := c.watched.Load(); len(b) == 1 && n == 1 && w != nil { // net/http's own look-out, which ends here
+		w.start()
 	}
 	return max(n, 0), err // it says -1 with an error
 }
@@ -78,10 +84,10 @@ func (c *conn) process() (*os.File, error) {
 	switch {
 	case errors.Is(err, syscall.ENOPROTOOPT):
 		return nil, api.Errorf(api.CodeUnsupported, "this kernel does not tell which process connected").
-			WithRemedy("joining needs Linux 6.5 (SO_PEERPIDFD); launch through the API").With("feature", "SO_PEERPIDFD")
+			WithRemedy("joining, and being watched as a turn's client, need Linux 6.5 (SO_PEERPIDFD); launch through the API, or bind the turn to a connection").With("feature", "SO_PEERPIDFD")
 	case err != nil:
 		return nil, api.Errorf(api.CodePeerUnverifiable, "open a handle on the process that connected: %v", err).
-			WithRemedy("join from a process that stays alive")
+			WithRemedy("ask from a process that stays alive")
 	}
 	return os.NewFile(uintptr(fd), "peer"), nil
 }

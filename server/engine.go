@@ -14,6 +14,7 @@ import (
 // are *api.Error; any other is answered as internal.
 type Engine interface {
 	Happenings
+	Clocks
 	// Host tells what this host can do.
 	Host(ctx context.Context) (api.Host, error)
 	// Grade is what new turns get.

@@ -10,16 +10,6 @@ import (
 // Life is the part of an Engine that deals with a turn's life beyond its
 // beginning and end. See Engine for what holds of all methods.
 type Life interface {
-	// Touch renews the turn's lease and counts as activity.
-	Touch(ctx context.Context, id string, req api.TouchRequest) (api.TouchAnswer, error)
-	// Take makes the caller the turn's client, under a new epoch.
-	Take(ctx context.Context, id string, c containment.Caller, req api.TakeRequest) (api.Turn, error)
-	// Hold says that the turn's client is there until ctx ends, and returns when
-	// the turn is over or ctx ends. held is called once it counts.
-	Hold(ctx context.Context, id string, held func(api.Turn)) (api.Turn, error)
-	// Freeze stops every process of the turn, and its clocks; Thaw lets them go on.
-	Freeze(ctx context.Context, id string, c containment.Caller, req api.FreezeRequest) (api.Turn, error)
-	Thaw(ctx context.Context, id string, c containment.Caller, req api.FreezeRequest) (api.Turn, error)
 	// Plan tells what an abandon would do.
 	Plan(ctx context.Context, id string, req api.AbandonRequest) (api.Plan, error)
 	// Why tells why a turn is as it is.

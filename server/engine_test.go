@@ -31,6 +31,7 @@ type memory struct {
 	streams map[api.StreamName]*stream
 	stdin   chan string
 	writers atomic.Int32 // to stdin, just now
+	holders atomic.Int32 // of turns, just now
 }
 
 func newMemory() *memory {

@@ -112,8 +112,12 @@ func checkOperation(t *testing.T, r route, op operation) {
 			lines != "#/components/schemas/"+reflect.TypeFor[api.OutputLine]().Name() {
 			t.Errorf("%s: answers %q, want raw bytes or lines", at, got)
 		}
-	case r.path == "/v1/turns/{turn}/processes" && r.answer.req != nil: // launch: an earlier one, or a new one
-		if !slices.Equal(got, []string{"200", "201"}) || op.Responses["200"].typ() != "Process" || op.Responses["201"].typ() != "Process" {
+	case resp == reflect.TypeFor[*holdAnswer]():
+		if len(got) != 1 || op.Responses["200"].Content[api.NDJSON].Schema.Ref != "#/components/schemas/HoldLine" {
+			t.Errorf("%s: answers %q, want lines", at, got)
+		}
+	case r.answer.req == reflect.TypeFor[api.LaunchRequest]() || r.answer.req == reflect.TypeFor[api.BeginRequest](): // an earlier one, or a new one
+		if name := resp.Name(); !slices.Equal(got, []string{"200", "201"}) || op.Responses["200"].typ() != name || op.Responses["201"].typ() != name {
 			t.Errorf("%s: answers %q", at, got)
 		}
 	case resp.Kind() == reflect.Interface: // abandon: by its parameter

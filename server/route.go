@@ -32,6 +32,7 @@ func routes() []route {
 	return []route{
 		{get, "/v1/host", actLook, nil, false, reads(host)},
 		{get, "/v1/openapi.json", actLook, nil, false, reads(openAPI)},
+		{get, "/v1/policy", actLook, nil, false, reads(policy)},
 		{get, "/v1/turns", actList, []string{"all", "session", "state"}, true, reads(listTurns)},
 		{post, "/v1/turns", actBegin, nil, false, takes(begin)},
 		{get, turn, actRead, nil, true, reads(showTurn)},
@@ -49,6 +50,11 @@ func routes() []route {
 		{get, turn + "/wait", actRead, []string{"timeout_ms"}, false, reads(waitTurn)},
 		{post, turn + "/finish", actEnd, nil, false, takes(finish)},
 		{post, turn + "/abandon", actEnd, []string{"wait"}, false, takes(abandon)},
+		{post, turn + "/touch", actEnd, nil, false, takes(touch)},
+		{post, turn + "/take", actEnd, nil, false, takes(take)},
+		{get, turn + "/hold", actEnd, []string{"epoch"}, false, reads(hold)},
+		{post, turn + "/freeze", actEnd, nil, false, takes(freeze)},
+		{post, turn + "/thaw", actEnd, nil, false, takes(thaw)},
 		{get, turn + "/receipt", actRead, nil, true, reads(receipt)},
 		{get, "/v1/receipts", actList, []string{"limit"}, true, reads(listReceipts)},
 	}

@@ -38,12 +38,17 @@ type call struct {
 	turn   string // ids, blank where the path has none
 	proc   string
 	query  url.Values
+	watch  *watch
 	heavy  bool // the party's leave to use much memory is held
 	read   bool // the body was read to its end
 	status int  // of the answer, when it is not 200
 }
 
-func (c *call) caller() containment.Caller { return c.conn.peer.caller() }
+func (c *call) caller() containment.Caller {
+	who := c.conn.peer.caller()
+	who.Process = c.conn.process
+	return who
+}
 
 // handler makes a route's answer. The types are what the API's description is
 // held against; nil where there is none, or more than one.
@@ -216,6 +221,12 @@ func (c *call) settle() {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{s: s, w: w, r: r}
 	defer c.settle()
+	if c.conn, _ = connOf(r.Context()); c.conn != nil {
+		var ctx context.Context
+		ctx, c.watch = c.conn.watch(r.Context())
+		defer c.watch.end()
+		c.r = r.WithContext(ctx)
+	}
 	v, err := c.answer()
 	if err != nil {
 		v = s.fail(c, err)
@@ -223,6 +234,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a, ok := v.(streamer); ok {
 		a.stream(c)
 		return
+	}
+	if c.watch != nil {
+		c.watch.stop()
 	}
 	c.write(v)
 }
@@ -235,7 +249,7 @@ func (c *call) answer() (v any, err error) {
 			v, err = nil, api.Errorf(api.CodeInternal, "the service made a mistake; its log has the stack")
 		}
 	}()
-	if c.conn, _ = connOf(c.r.Context()); c.conn == nil {
+	if c.conn == nil {
 		return nil, errors.New("request without a connection")
 	}
 	route, ids, aerr := match(c.s.routes, c.r.Method, c.r.URL)

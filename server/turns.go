@@ -52,8 +52,11 @@ func known(s api.State) bool {
 }
 
 func begin(ctx context.Context, c *call, req api.BeginRequest) (api.Turn, error) {
-	c.status = http.StatusCreated
-	return c.s.cfg.Engine.Begin(ctx, c.caller(), req)
+	t, err := c.s.cfg.Engine.Begin(ctx, c.caller(), req)
+	if !t.Repeated {
+		c.status = http.StatusCreated
+	}
+	return t, err
 }
 
 func showTurn(ctx context.Context, c *call) (api.Turn, error) {
