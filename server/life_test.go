@@ -1,0 +1,122 @@
+package server
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// A turn is held from the first line on, until the connection is closed.
+func TestHoldIsAsLongAsTheConnection(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	c := s.client(t)
+	h, err := c.Hold(t.Context(), "one", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.engine.holders.Load(); n != 1 {
+		t.Errorf("%d hold it", n)
+	}
+	h.Close()
+	for end := time.Now().Add(time.Minute); s.engine.holders.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is held after the connection was closed")
+		}
+	}
+	if _, err := c.Hold(t.Context(), "absent", 0); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestHoldTellsTheEnd(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	h, err := s.client(t).Hold(t.Context(), "one", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	s.engine.change("one", func(t *api.Turn) { t.State = api.StateAbandoned })
+	if st, err := h.Wait(); err != nil || st != api.StateAbandoned {
+		t.Errorf("%q (%v)", st, err)
+	}
+	if _, err := h.Wait(); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("after the last line: %v", err)
+	}
+}
+
+func TestStoppingTellsWhoHolds(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	h, err := s.client(t).Hold(t.Context(), "one", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if st, err := h.Wait(); !errors.Is(err, api.ErrUnavailable) || st != api.StateOpen {
+		t.Errorf("%q (%v)", st, err)
+	}
+}
+
+func TestLifeThroughTheClient(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	c := s.client(t)
+	if a, err := c.Touch(t.Context(), "one", 1); err != nil || a.Turn != "one" || a.Grade != api.GradeScope {
+		t.Errorf("%+v (%v)", a, err)
+	}
+	if _, err := c.Touch(t.Context(), "one", 2); !errors.Is(err, api.ErrStaleEpoch) {
+		t.Errorf("%v", err)
+	}
+	if v, err := c.Take(t.Context(), "one", 1); err != nil || v.Epoch != 2 {
+		t.Errorf("%+v (%v)", v, err)
+	}
+	for _, who := range s.engine.callers {
+		f, err := who.Process()
+		if err != nil {
+			t.Errorf("a handle on who took it: %v", err)
+			continue
+		}
+		f.Close()
+	}
+	if v, err := c.Freeze(t.Context(), "one", 0); err != nil || !v.Frozen {
+		t.Errorf("%+v (%v)", v, err)
+	}
+	if v, err := c.Thaw(t.Context(), "one", 0); err != nil || v.Frozen {
+		t.Errorf("%+v (%v)", v, err)
+	}
+	if p, err := c.Policy(t.Context()); err != nil || p.Policy[api.ReasonStop].Processes != api.FateEnd || p.Policy[api.ReasonFinished].Processes != api.FateKeep {
+		t.Errorf("%+v (%v)", p, err)
+	}
+}
+
+// What keeps a turn open is for who is outside of it, as its ending is: what runs
+// in a turn could keep it for ever.
+func TestOnlyFromOutside(t *testing.T) {
+	found := 0
+	for _, r := range routes() {
+		switch r.path {
+		case "/v1/turns/{turn}/touch", "/v1/turns/{turn}/take", "/v1/turns/{turn}/hold", "/v1/turns/{turn}/freeze", "/v1/turns/{turn}/thaw":
+			found++
+			inside := Peer{UID: 0, Known: true, Admin: true, InTurn: "mine"}
+			if err := decide(inside, r.does, target{"mine", 0, true}); err == nil || err.Code != api.CodeForbidden {
+				t.Errorf("%s from inside: %v", r.path, err)
+			}
+			if err := decide(Peer{UID: 7, Known: true}, r.does, target{"mine", 0, true}); err == nil || err.Code != api.CodeNotFound {
+				t.Errorf("%s by another: %v", r.path, err)
+			}
+			if err := decide(Peer{UID: 7, Known: true}, r.does, target{"mine", 7, true}); err != nil {
+				t.Errorf("%s by the owner: %v", r.path, err)
+			}
+		}
+	}
+	if found != 5 {
+		t.Errorf("%d routes", found)
+	}
+}
