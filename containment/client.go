@@ -235,7 +235,7 @@ func (m *Manager) Hold(ctx context.Context, id string, epoch int64, held func(ap
 		m.saveSoon(t)
 	}
 	t.mu.Unlock()
-	defer func() { m.letGo(t, p, context.Cause(ctx)) }()
+	defer func() { m.countOut(t, p, context.Cause(ctx)) }()
 	held(t.show())
 	for {
 		t.mu.Lock()
@@ -256,10 +256,10 @@ func (m *Manager) Hold(ctx context.Context, id string, epoch int64, held func(ap
 	}
 }
 
-// letGo counts a connection out. A context that was cancelled with a cause of its
+// countOut counts a connection out. A context that was cancelled with a cause of its
 // own is not the client's doing: the service stops, and the next one waits for
 // the client.
-func (m *Manager) letGo(t *turn, p *presence, why error) {
+func (m *Manager) countOut(t *turn, p *presence, why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.holds--
