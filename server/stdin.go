@@ -12,9 +12,6 @@ import (
 	"pinfold.dev/containment"
 )
 
-// goneEvery is how often a client is looked after whose process does not read.
-const goneEvery = time.Second
-
 // stdin hands the body on as fast as the process reads, in pieces of bounded
 // size. The kernel's buffers of the connection hold back the client.
 func stdin(ctx context.Context, c *call) (api.InputAnswer, error) {
@@ -34,7 +31,7 @@ func stdin(ctx context.Context, c *call) (api.InputAnswer, error) {
 		cancel(errStopping)
 		_ = rc.SetReadDeadline(time.Now())
 	})()
-	go c.watchGone(ctx, cancel)
+	c.watch.start()
 	a := api.InputAnswer{Process: c.proc, Closed: closes}
 	// An empty piece first: it tells whether there is anybody to read.
 	if a.Grade, err = c.s.cfg.Engine.Input(ctx, c.turn, c.proc, epoch, nil, false); err != nil {
@@ -56,23 +53,6 @@ func stdin(ctx context.Context, c *call) (api.InputAnswer, error) {
 			return a, nil
 		case rerr != nil:
 			return a, inputError(ctx, asAPI(rerr, api.CodeBadRequest, "read the body"), a.Bytes)
-		}
-	}
-}
-
-// watchGone ends a request whose client has gone while its process did not read.
-func (c *call) watchGone(ctx context.Context, cancel context.CancelCauseFunc) {
-	t := time.NewTicker(goneEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if c.conn.gone() {
-				cancel(errors.New("the client is gone"))
-				return
-			}
 		}
 	}
 }

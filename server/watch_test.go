@@ -1,0 +1,47 @@
+package server
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+)
+
+// A client that has sent more than its request, its own end of the connection
+// among it, and then dies, is seen gone while its request still waits.
+func TestDeadClientsThatSentMore(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", uint32(os.Getuid()))
+	s.engine.streams = map[api.StreamName]*stream{api.StreamStdout: newStream()}
+	s.engine.openStdin() // nobody reads it
+	get := func(path string) string { return "GET /v1/turns/one" + path + " HTTP/1.1\r\nHost: x\r\n\r\n" }
+	in := "POST /v1/turns/one/processes/p1/stdin HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+	before := descriptors(t)
+	for name, text := range map[string]string{
+		"wait": get("/wait"), "wait for a process": get("/processes/p1/wait"), "follow": get("/processes/p1/output?follow=true"),
+		"launch and wait": strings.Replace(launchText(`{"argv":["x"]}`), "/processes", "/processes?wait=true", 1),
+		"stdin":           in, "stdin in half a chunk": strings.Replace(in, "Content-Length: 100", "Transfer-Encoding: chunked", 1) + "5",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := s.raw(t)
+			own, err := c.File() // another descriptor of the same end
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.send(t, text)
+			time.Sleep(20 * time.Millisecond) // it is being answered
+			c.send(t, "G", own)
+			own.Close()
+			c.Close()
+			time.Sleep(20 * time.Millisecond)
+			flat(t, before)
+		})
+	}
+	s.limits.mu.Lock()
+	defer s.limits.mu.Unlock()
+	if len(s.limits.by) != 0 {
+		t.Errorf("dead clients are accounted for: %v", s.limits.by)
+	}
+}
