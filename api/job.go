@@ -73,7 +73,7 @@ type Job struct {
 	State   JobState          `json:"state"`
 	Origin  JobOrigin         `json:"origin"`
 	// Turn and Process name the launch: output, stdin, signals and wait are
-	// there, also when the turn is over. For a started job Turn is its own id.
+	// there, also when the turn is over. For a started job that is a hold of its own.
 	Turn    string `json:"turn"`
 	Process string `json:"process"`
 	// Listed is the turn that it was given to, if it was.

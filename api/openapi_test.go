@@ -52,6 +52,9 @@ func roots() []reflect.Type {
 		reflect.TypeFor[AbandonRequest](), reflect.TypeFor[Receipt](), reflect.TypeFor[ReceiptList](),
 		reflect.TypeFor[JoinRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
 		reflect.TypeFor[ResizeRequest](), reflect.TypeFor[ResizeAnswer](),
+		reflect.TypeFor[Plan](), reflect.TypeFor[Why](), reflect.TypeFor[EndProcessRequest](), reflect.TypeFor[EndProcessAnswer](),
+		reflect.TypeFor[AbandonManyRequest](), reflect.TypeFor[AbandonManyAnswer](), reflect.TypeFor[Quiet](),
+		reflect.TypeFor[JobRequest](), reflect.TypeFor[PromoteRequest](), reflect.TypeFor[TransferRequest](), reflect.TypeFor[StopJobRequest](), reflect.TypeFor[Job](), reflect.TypeFor[JobList](),
 		reflect.TypeFor[TouchRequest](), reflect.TypeFor[TouchAnswer](), reflect.TypeFor[TakeRequest](), reflect.TypeFor[FreezeRequest](),
 		reflect.TypeFor[HoldLine](), reflect.TypeFor[PolicyAnswer](),
 	}

@@ -136,6 +136,9 @@ func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
 	if t.draft != nil { // an earlier service had come that far
 		r = *t.draft
 	}
+	if e.Jobs == api.FateEnd {
+		m.endJobs(t, e)
+	}
 	if eff == doFinish || eff == doLeave {
 		m.finish(t, e, &r)
 	} else {

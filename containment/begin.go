@@ -19,23 +19,31 @@ const (
 
 // Begin opens a turn that the caller owns.
 func (m *Manager) Begin(ctx context.Context, c Caller, req api.BeginRequest) (api.Turn, error) {
-	if err := checkBegin(req); err != nil {
+	if err := m.checkedBegin(req); err != nil {
 		return api.Turn{}, err
-	}
-	if g := m.Grade(); !g.AtLeast(req.MinGrade) {
-		return api.Turn{}, api.Errorf(api.CodeGradeUnavailable,
-			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
-			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
 	}
 	if req.IdempotencyKey != "" {
 		return m.beginOnce(ctx, c, req)
 	}
-	return m.beginNew(ctx, c, req, nil)
+	return m.beginNew(ctx, c, req, nil, "")
+}
+
+// checkedBegin refuses a request that cannot be met.
+func (m *Manager) checkedBegin(req api.BeginRequest) error {
+	if err := checkBegin(req); err != nil {
+		return err
+	}
+	if g := m.Grade(); !g.AtLeast(req.MinGrade) {
+		return api.Errorf(api.CodeGradeUnavailable,
+			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
+			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
+	}
+	return nil
 }
 
 // beginNew opens a turn as it is asked for, which nobody did before.
-func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, key *BeginKey) (api.Turn, error) {
-	t := m.newTurn(api.Turn{ID: newID(), Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
+func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, key *BeginKey, kind api.TurnKind) (api.Turn, error) {
+	t := m.newTurn(api.Turn{ID: newID(), Kind: kind, Epoch: 1, Label: req.Label, Labels: req.Labels, Session: req.Session,
 		Owner: c.UID, State: api.StateOpen, Leftovers: leftoversOf(req), Limits: req.Limits,
 		OutputMax: req.OutputMax, OnOutputMax: req.OnOutputMax, CreatedAt: time.Now().UTC(),
 		WallMS: req.WallMS, LeaseMS: req.LeaseMS, IdleMS: req.IdleMS, IdleBy: req.IdleBy, Client: req.Client,

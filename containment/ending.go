@@ -36,6 +36,7 @@ func (m *Manager) note(t *turn) {
 // takes longer than all the rest, and nobody has to wait for it.
 func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
+	t.promoting.Wait()
 	m.thawToEnd(t, h, r)
 	fence := make(chan *time.Time, 1)
 	go func() {
@@ -67,7 +68,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	outside(h, r)
 	r.Usage = <-usage
 	fault.Point("end.counted")
-	if killed && !h.Alone() {
+	if killed && !t.keepsJobs() && !h.Alone() {
 		saved := m.saveDraft(t, r)
 		killed = release(h, r)
 		awaitSaved(saved)
@@ -241,8 +242,11 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 	st := t.apply(ev)
 	r.State = st.state
 	t.view.Reason, t.view.Survivors = r.Reason, slices.Clone(r.Survivors)
+	if empty && t.view.Kind == api.KindJob {
+		t.jobsEnded("")
+	}
 	t.receipt = r
-	if empty {
+	if empty && !t.liveJobs() {
 		t.hold, t.over = nil, t.hold
 	}
 	t.mu.Unlock()
@@ -320,7 +324,7 @@ func (m *Manager) watchSurvivors(t *turn) {
 		r.Notes = slices.Clone(r.Notes)
 		if m.kill(t, h, &r) {
 			outsideAgain(h, &r)
-			if release(h, &r) {
+			if t.keepsJobs() || release(h, &r) {
 				r.Notes = append(r.Notes, "the survivors went "+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
 				m.account(t, &r, true)
 				return

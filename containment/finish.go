@@ -37,6 +37,7 @@ func (m *Manager) Finish(ctx context.Context, id string, c Caller, req api.Finis
 func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	h := t.held()
 	m.note(t)
+	t.promoting.Wait()
 	m.thawToEnd(t, h, r)
 	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 		m.dropKeeper(h, r)
@@ -113,16 +114,18 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 	if empty {
 		outsideAgain(h, &r)
 		r.Usage = h.Usage()
-		empty = release(h, &r)
+		empty = t.keepsJobs() || release(h, &r)
 	}
 	fault.Point("leftovers.settled")
 	t.mu.Lock()
 	t.mergeHeld()
 	if empty {
-		if len(r.Leftovers) > 0 {
+		if len(r.Leftovers) > 0 && r.LeftoversEndedAt == nil {
 			r.LeftoversEndedAt = stamp()
 		}
-		t.hold, t.over = nil, h
+		if !t.liveJobs() {
+			t.hold, t.over = nil, h
+		}
 	}
 	complete := r.Complete && empty
 	t.fill(&r, empty)

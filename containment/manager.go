@@ -241,7 +241,7 @@ func (m *Manager) Turns(ctx context.Context, f TurnFilter) ([]api.Turn, error) {
 }
 
 func (f TurnFilter) match(t api.Turn) bool {
-	return (f.Owner == nil || *f.Owner == t.Owner) &&
+	return t.Kind == "" && (f.Owner == nil || *f.Owner == t.Owner) &&
 		(f.Session == "" || f.Session == t.Session) &&
 		(f.State == "" || f.State == t.State) &&
 		(!f.Live || !t.State.Terminal() || t.Alive > 0)

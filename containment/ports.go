@@ -252,6 +252,7 @@ type Record struct {
 	Clocks  clocks       `json:"clocks,omitzero"`
 	Client  api.Identity `json:"client,omitzero"` // the process that is the turn's client
 	Begin   *BeginKey    `json:"begin,omitempty"`
+	Jobs    []JobRecord  `json:"jobs,omitempty"`
 	Ending  *EndRequest  `json:"ending,omitempty"`  // set once an ending was asked for
 	Draft   *api.Receipt `json:"draft,omitempty"`   // of the receipt, before the cgroup is removed
 	Receipt *api.Receipt `json:"receipt,omitempty"` // set once there is one

@@ -31,6 +31,10 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 		r.Processes = append(r.Processes, rp)
 	}
 	r.Counts.AlreadyGone = gone
+	r.Jobs = nil
+	for _, j := range t.jobs {
+		r.Jobs = append(r.Jobs, t.showJob(j))
+	}
 	r.Counts.Survivors = len(r.Survivors)
 	if r.Survivors == nil {
 		r.Survivors = []api.Survivor{}

@@ -47,6 +47,9 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	t := m.newTurn(r.Turn)
 	t.facts, t.graceMS, t.ending, t.draft, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Draft, r.Receipt
 	t.clocks, t.clientID, t.begun = r.Clocks, r.Client, r.Begin
+	for _, j := range r.Jobs {
+		t.jobs = append(t.jobs, newJob(j))
+	}
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
 	}
@@ -117,6 +120,9 @@ func (m *Manager) closeEnded(t *turn) bool {
 	default:
 		return false
 	}
+	t.mu.Lock()
+	t.jobsEnded("its cgroup was found removed when the service came back, which only an empty one can be")
+	t.mu.Unlock()
 	c.Notes = append(slices.Clone(c.Notes), "the service was restarted; the turn's cgroup was found removed, which only an empty one can be")
 	c.Survivors = []api.Survivor{}
 	if c.SeenEmptyAt == nil && len(c.Leftovers) == 0 {
@@ -203,6 +209,7 @@ func (m *Manager) resume(t *turn) {
 		own := m.ownEnd(t, reasonIn(s))
 		e = &own
 	}
+	m.resumeJobs(t)
 	switch s {
 	case api.StateOpen:
 		m.stopIfMaxed(t)
@@ -213,9 +220,11 @@ func (m *Manager) resume(t *turn) {
 	case api.StateUnkillable:
 		m.wg.Go(func() { m.watchSurvivors(t) })
 	case api.StateFinished, api.StateAbandoned:
-		if left {
+		if left || t.keepsJobs() {
 			t.wind()
-			m.wg.Go(func() { m.watchLeftovers(t) })
+			if left {
+				m.wg.Go(func() { m.watchLeftovers(t) })
+			}
 			return
 		}
 		t.mu.Lock() // its receipt is stored
@@ -236,6 +245,7 @@ func reasonIn(s api.State) api.Reason {
 // lose closes a turn that nobody can hold any more; nothing is signalled.
 func (m *Manager) lose(t *turn, why string) error {
 	t.mu.Lock()
+	t.jobsEnded(why)
 	if t.view.State.Terminal() {
 		t.mu.Unlock()
 		m.archive(t)

@@ -51,7 +51,7 @@ func (m *Manager) beginOnce(ctx context.Context, c Caller, req api.BeginRequest)
 		close(m.beginning[k])
 		delete(m.beginning, k)
 	}()
-	return m.beginNew(ctx, c, req, begun)
+	return m.beginNew(ctx, c, req, begun, "")
 }
 
 // openWith finds the open turn that was begun with a key; the Manager's lock is

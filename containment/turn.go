@@ -16,41 +16,43 @@ type turn struct {
 	begun *BeginKey // nil: without a key
 	seq   uint64    // rises from turn to turn; below the Manager's lock
 
-	mu       sync.Mutex
-	view     api.Turn // without Processes and Alive
-	hold     Hold     // nil: nothing is held (unverifiable, or released)
-	over     Hold     // of a turn that is over: to be let go
-	facts    Facts
-	graceMS  *int64
-	procs    []*process
-	byID     map[string]*process
-	early    map[string]Exit // ends told before their launch was answered
-	next     int             // number of the next process
-	inflight sync.WaitGroup  // launches that the keeper has not answered
-	lost     string          // why the keeper is gone; empty: it is there
-	ending   *EndRequest
-	draft    *api.Receipt  // what the receipt will say, while the cgroup is removed
-	noting   sync.Once     // the ending is written down
-	noted    chan struct{} // closed when the ending was written down, or could not be
-	receipt  *api.Receipt
-	settled  chan struct{} // closed when the first receipt is announced
-	changed  chan struct{} // closed and replaced at every change
-	keys     map[string]*keyed
-	events   Events               // nil: nobody is told
-	clock    func() time.Duration // monotonic
-	expire   func(process string) // told when a deadline is over
-	finish   func(uid uint32)     // told when a process has ended that finishes the turn
-	clocks   clocks
-	alarm    *time.Timer   // runs when a clock has something to tell
-	tick     func()        // looks at the clocks
-	looking  bool          // somebody looks at output, CPU and I/O
-	wrote    time.Duration // when the clocks were written down last
-	client   *presence     // of who is the client; never nil
-	clientID api.Identity  // of the client's process, where that is watched
-	freezing sync.Mutex    // one freeze or thaw at a time
-	leftMu   sync.Mutex    // one settling of leftovers at a time
-	saveMu   sync.Mutex    // orders writes of the record
-	archived bool          // below saveMu: the record is in the history
+	mu        sync.Mutex
+	view      api.Turn // without Processes and Alive
+	hold      Hold     // nil: nothing is held (unverifiable, or released)
+	over      Hold     // of a turn that is over: to be let go
+	facts     Facts
+	graceMS   *int64
+	procs     []*process
+	byID      map[string]*process
+	early     map[string]Exit // ends told before their launch was answered
+	next      int             // number of the next process
+	inflight  sync.WaitGroup  // launches that the keeper has not answered
+	jobs      []*job
+	promoting sync.WaitGroup // moves of processes that become jobs
+	lost      string         // why the keeper is gone; empty: it is there
+	ending    *EndRequest
+	draft     *api.Receipt  // what the receipt will say, while the cgroup is removed
+	noting    sync.Once     // the ending is written down
+	noted     chan struct{} // closed when the ending was written down, or could not be
+	receipt   *api.Receipt
+	settled   chan struct{} // closed when the first receipt is announced
+	changed   chan struct{} // closed and replaced at every change
+	keys      map[string]*keyed
+	events    Events               // nil: nobody is told
+	clock     func() time.Duration // monotonic
+	expire    func(process string) // told when a deadline is over
+	finish    func(uid uint32)     // told when a process has ended that finishes the turn
+	clocks    clocks
+	alarm     *time.Timer   // runs when a clock has something to tell
+	tick      func()        // looks at the clocks
+	looking   bool          // somebody looks at output, CPU and I/O
+	wrote     time.Duration // when the clocks were written down last
+	client    *presence     // of who is the client; never nil
+	clientID  api.Identity  // of the client's process, where that is watched
+	freezing  sync.Mutex    // one freeze or thaw at a time
+	leftMu    sync.Mutex    // one settling of leftovers at a time
+	saveMu    sync.Mutex    // orders writes of the record
+	archived  bool          // below saveMu: the record is in the history
 }
 
 // process is one launched process in memory, below its turn's lock.
@@ -129,6 +131,7 @@ func (t *turn) snapshot() api.Turn {
 	v := t.view
 	v.Degraded = slices.Clone(v.Degraded)
 	v.Survivors = slices.Clone(v.Survivors)
+	v.Jobs = slices.Clone(v.Jobs)
 	v.Clocks = t.shownClocks()
 	v.Processes = make([]api.Process, 0, len(t.procs))
 	for _, p := range t.procs {
@@ -219,6 +222,9 @@ func (t *turn) keeperLost(why string) {
 func (t *turn) record(boot string) Record {
 	r := Record{Schema: RecordSchema, Boot: boot, Turn: t.snapshot(), Facts: t.facts, GraceMS: t.graceMS,
 		Clocks: t.clocks, Client: t.clientID, Begin: t.begun, SavedAt: time.Now().UTC()}
+	for _, j := range t.jobs {
+		r.Jobs = append(r.Jobs, j.JobRecord)
+	}
 	if t.ending != nil {
 		e := *t.ending
 		r.Ending = &e

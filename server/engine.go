@@ -15,6 +15,8 @@ import (
 type Engine interface {
 	Happenings
 	Clocks
+	Targets
+	JobEngine
 	// Host tells what this host can do.
 	Host(ctx context.Context) (api.Host, error)
 	// Grade is what new turns get.

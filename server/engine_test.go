@@ -21,6 +21,8 @@ import (
 // launch writes its argv to each descriptor that came with it.
 type memory struct {
 	Happenings
+	Targets
+	JobEngine
 	mu      sync.Mutex
 	turns   map[string]*api.Turn
 	changed chan struct{}

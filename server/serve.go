@@ -37,6 +37,7 @@ type call struct {
 	route  *route
 	turn   string // ids, blank where the path has none
 	proc   string
+	job    string // its turn is turn
 	query  url.Values
 	watch  *watch
 	heavy  bool // the party's leave to use much memory is held
@@ -256,7 +257,13 @@ func (c *call) answer() (v any, err error) {
 	if aerr != nil {
 		return nil, aerr
 	}
-	c.route, c.turn, c.proc = route, ids["turn"], ids["process"]
+	c.route, c.turn, c.proc, c.job = route, ids["turn"], ids["process"], ids["job"]
+	if c.job != "" { // whoever may deal with the turn that launched it may deal with the job
+		var ok bool
+		if c.turn, _, ok = containment.JobTurn(c.job); !ok {
+			return nil, api.Errorf(api.CodeNotFound, "no job %q", c.job).WithRemedy("list your jobs with `pinfold jobs -a`")
+		}
+	}
 	if err := c.allowed(c.r.Context()); err != nil {
 		return nil, err
 	}

@@ -7,9 +7,9 @@ import (
 	"pinfold.dev/containment"
 )
 
-// Life is the part of an Engine that deals with a turn's life beyond its
-// beginning and end. See Engine for what holds of all methods.
-type Life interface {
+// Targets is the part of an Engine that ends parts of turns, or many of them, and
+// that tells what an ending would do. See Engine for what holds of all methods.
+type Targets interface {
 	// Plan tells what an abandon would do.
 	Plan(ctx context.Context, id string, req api.AbandonRequest) (api.Plan, error)
 	// Why tells why a turn is as it is.
@@ -20,7 +20,10 @@ type Life interface {
 	AbandonMany(ctx context.Context, c containment.Caller, owner *uint32, req api.AbandonManyRequest) (api.AbandonManyAnswer, error)
 	// Quiet tells who of the owner's (nil: of all) uses a directory.
 	Quiet(ctx context.Context, owner *uint32, path string) (api.Quiet, error)
+}
 
+// JobEngine is the part of an Engine that deals with jobs.
+type JobEngine interface {
 	// StartJob starts a job in a hold of its own.
 	StartJob(ctx context.Context, c containment.Caller, req api.JobRequest) (api.Job, error)
 	// Promote makes a job of a launched process, or of a descendant.
@@ -33,6 +36,4 @@ type Life interface {
 	// StopJob ends a job and waits until it is seen gone, or ctx ends.
 	StopJob(ctx context.Context, id string, c containment.Caller, req api.StopJobRequest) (api.Job, error)
 	Transfer(ctx context.Context, id string, c containment.Caller, req api.TransferRequest) (api.Job, error)
-	// JobOwner tells whose job it is.
-	JobOwner(ctx context.Context, id string) (uint32, error)
 }
