@@ -49,7 +49,8 @@ func (x *hold) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 		out.Notes = append(out.Notes, "the turn is frozen: nobody was asked to stop, since nobody could have")
 	}
 	if spare {
-		return out, x.endBelow(ctx, process, stop, grace, bound, &out)
+		err := x.endBelow(ctx, process, stop, grace, bound, &out)
+		return out, err
 	}
 	deadline := time.Now().Add(grace + bound)
 	if grace > 0 {

@@ -30,6 +30,7 @@ type Suite struct {
 	helpers map[string]Helper
 	mu      sync.Mutex
 	used    map[string]bool
+	after   []func()
 }
 
 const helperVariable = "PINFOLD_TEST_HELPER"
@@ -49,10 +50,20 @@ func (s *Suite) Main(m *testing.M) {
 	flag.Parse()
 	before := descriptors()
 	code := m.Run()
+	for _, f := range s.after {
+		f()
+	}
 	if code == 0 {
 		code = s.check(before)
 	}
 	os.Exit(code)
+}
+
+// After has f called when all tests of the run are over.
+func (s *Suite) After(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.after = append(s.after, f)
 }
 
 func (s *Suite) play(name string) int {

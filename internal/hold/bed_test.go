@@ -1,0 +1,481 @@
+//go:build linux
+
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/spool"
+	"pinfold.dev/internal/sys/systest"
+	"pinfold.dev/pidfd"
+)
+
+var suite = systest.New(map[string]systest.Helper{
+	"family":     family,
+	"storm":      storm,
+	"storm-init": stormInit,
+	"headless":   func([]string) error { return systest.EndMainThread() },
+	"beat":       beat,
+	"herd":       herd,
+})
+
+const bedPrefix = "pinfold-test.hold."
+
+func TestMain(m *testing.M) {
+	if os.Getenv("PINFOLD_TEST_HELPER") == "" && os.Geteuid() == 0 {
+		sweep()
+	}
+	suite.Main(m)
+}
+
+// bed is a directory of the run, made by the first test that needs it.
+var bed = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", bedPrefix+strconv.Itoa(os.Getpid())+".")
+	if err != nil {
+		return "", err
+	}
+	suite.After(func() { os.RemoveAll(dir) })
+	out, err := exec.Command("go", "build", "-o", dir+"/", "pinfold.dev/cmd/pinfold-init").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build pinfold-init: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// sweep removes what runs that were killed have left.
+func sweep() {
+	base, err := testBase()
+	if err != nil {
+		return
+	}
+	dead := func(path string) bool {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), bedPrefix), ".")
+		n, err := strconv.Atoi(pid)
+		if err != nil || n == os.Getpid() || n == os.Getppid() {
+			return false
+		}
+		h, err := pidfd.Open(n)
+		if err == nil {
+			h.Close()
+		}
+		return errors.Is(err, pidfd.ErrGone)
+	}
+	groups, _ := filepath.Glob(filepath.Join(base, bedPrefix+"*"))
+	for _, path := range groups {
+		if d, err := cgroup.Open(path); err == nil && dead(path) {
+			_, _ = d.Kill(context.Background(), 10*time.Second)
+			_ = d.Remove(context.Background())
+			d.Close()
+		}
+	}
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), bedPrefix+"*"))
+	for _, path := range dirs {
+		if dead(path) {
+			_ = os.RemoveAll(path)
+		}
+	}
+}
+
+func testBase() (string, error) {
+	m, err := cgroup.FindMount()
+	if err != nil {
+		return "", err
+	}
+	return m.Own()
+}
+
+var number atomic.Int32
+
+// place is a cgroup of the test's own, ended and removed after it.
+func place(t testing.TB) *cgroup.Dir {
+	t.Helper()
+	systest.Root(t)
+	base, err := testBase()
+	if err != nil {
+		t.Fatalf("no cgroup v2 to test in: %v", err)
+	}
+	d, err := cgroup.Make(fmt.Sprintf("%s/%s%d.%d", base, bedPrefix, os.Getpid(), number.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		defer d.Close()
+		if _, err := d.Kill(context.Background(), 20*time.Second); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		if err := d.Remove(context.Background()); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	return d
+}
+
+// stage is a host and one turn on it.
+type stage struct {
+	t    *testing.T
+	host *Host
+	*hold
+	mu    sync.Mutex
+	told  []containment.Exit
+	lost  string
+	facts containment.Facts
+}
+
+var turns atomic.Int64
+
+// begin begins a turn.
+func begin(t *testing.T) *stage {
+	t.Helper()
+	parent := place(t)
+	dir, err := bed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t}
+	run, err := os.MkdirTemp(dir, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Grade: api.GradeCgroup, CgroupParent: parent.Path(), Init: filepath.Join(dir, "pinfold-init"), RuntimeDir: run}
+	if s.host, err = Open(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.host.Close() })
+	spec := containment.Spec{Turn: fmt.Sprintf("%016x", turns.Add(1)), Spool: filepath.Join(run, "spool")}
+	h, err := s.host.Begin(t.Context(), spec, s.hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.hold = h.(*hold)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func (s *stage) hooks() containment.Hooks {
+	return containment.Hooks{
+		Save: func(f containment.Facts) error { s.mu.Lock(); defer s.mu.Unlock(); s.facts = f; return nil },
+		Exit: func(e containment.Exit) { s.mu.Lock(); defer s.mu.Unlock(); s.told = append(s.told, e) },
+		KeeperLost: func(why string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.lost = why
+		},
+		Started: func(containment.Recovered) {},
+	}
+}
+
+// restart lets the turn go and finds it again, as a later service does.
+func (s *stage) restart() {
+	s.t.Helper()
+	if err := s.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.find()
+}
+
+func (s *stage) find() {
+	s.t.Helper()
+	s.mu.Lock()
+	facts := s.facts
+	s.told = nil
+	s.mu.Unlock()
+	h, v, err := s.host.Recover(s.t.Context(), s.turn, facts, s.hooks())
+	if err != nil || v != api.VerdictOwned {
+		s.t.Fatalf("recover: %s, %v", v, err)
+	}
+	s.hold = h.(*hold)
+}
+
+// exit waits until the end of a launch was told, which has to be once.
+func (s *stage) exit(process string) api.Status {
+	s.t.Helper()
+	var all []containment.Exit
+	systest.Until(s.t, "the end of "+process, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		all = nil
+		for _, e := range s.told {
+			if e.Process == process {
+				all = append(all, e)
+			}
+		}
+		return len(all) > 0
+	})
+	if len(all) != 1 {
+		s.t.Fatalf("the end of %s was told %d times: %+v", process, len(all), all)
+	}
+	return all[0].Status
+}
+
+func (s *stage) noExit(process string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.told {
+		if e.Process == process {
+			s.t.Errorf("told an end of %s: %+v", process, e.Status)
+		}
+	}
+}
+
+// start launches a command.
+func (s *stage) start(process string, argv ...string) containment.Started {
+	s.t.Helper()
+	return s.launch(containment.Launch{Process: process, Argv: argv})
+}
+
+// help launches a helper, whose standard output is kept.
+func (s *stage) help(process, name string, args ...string) containment.Started {
+	s.t.Helper()
+	cmd := suite.Command(s.t, name, args...)
+	return s.launch(containment.Launch{Process: process, Argv: append([]string{cmd.Path}, args...), Env: cmd.Env,
+		Stdio: api.Stdio{Stdin: null, Stdout: api.Stream{Mode: api.StdioSpool, MaxBytes: 1 << 20}, Stderr: null}})
+}
+
+var null = api.Stream{Mode: api.StdioNull}
+
+func (s *stage) launch(l containment.Launch) containment.Started {
+	s.t.Helper()
+	if l.Cwd == "" {
+		l.Cwd = "/"
+	}
+	if l.Env == nil {
+		l.Env = os.Environ()
+	}
+	if l.Stdio.Stdin.Mode == "" {
+		l.Stdio = api.Stdio{Stdin: null, Stdout: null, Stderr: null}
+	}
+	st, err := s.Launch(s.t.Context(), l, nil)
+	if err != nil {
+		s.t.Fatalf("launch %s %q: %v", l.Process, l.Argv, err)
+	}
+	return st
+}
+
+// output is what a launch has written so far.
+func (s *stage) output(process string) string {
+	s.t.Helper()
+	r, err := spool.Open(filepath.Join(s.hold.facts.Spool, process+".stdout"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer r.Close()
+	b, off := make([]byte, 1<<20), int64(0)
+	for {
+		n, next, gap, err := r.ReadAt(b[off:], off)
+		if err != nil && err != io.EOF || gap != nil {
+			s.t.Fatalf("read the output of %s: %v, %v", process, gap, err)
+		}
+		if n == 0 {
+			return string(b[:off])
+		}
+		off = next
+	}
+}
+
+// lines waits for n lines of output and returns them.
+func (s *stage) lines(process string, n int) []string {
+	s.t.Helper()
+	var all []string
+	systest.Until(s.t, fmt.Sprintf("%d lines of %s", n, process), func() bool {
+		all = nil
+		for line := range strings.Lines(s.output(process)) {
+			if strings.HasSuffix(line, "\n") {
+				all = append(all, strings.TrimSpace(line))
+			}
+		}
+		return len(all) >= n
+	})
+	return all
+}
+
+// mustLive are processes that have to live on; it is checked with each call.
+func mustLive(t *testing.T, pids ...int) func() {
+	t.Helper()
+	var hs []*pidfd.Handle
+	for _, pid := range pids {
+		h, err := pidfd.Open(pid)
+		if err != nil {
+			t.Fatalf("process %d: %v", pid, err)
+		}
+		t.Cleanup(func() { h.Close() })
+		hs = append(hs, h)
+	}
+	return func() {
+		t.Helper()
+		for _, h := range hs {
+			if over, err := h.Exited(); err != nil || over {
+				t.Errorf("process %d does not live (%v)", h.PID(), err)
+			}
+		}
+	}
+}
+
+// mustEnd waits until all have ended.
+func mustEnd(t *testing.T, pids ...int) func() {
+	t.Helper()
+	var hs []*pidfd.Handle
+	for _, pid := range pids {
+		h, err := pidfd.Open(pid)
+		if err != nil {
+			t.Fatalf("process %d: %v", pid, err)
+		}
+		t.Cleanup(func() { h.Close() })
+		hs = append(hs, h)
+	}
+	return func() {
+		t.Helper()
+		for _, h := range hs {
+			systest.Until(t, fmt.Sprintf("the end of process %d", h.PID()), func() bool { over, err := h.Exited(); return over && err == nil })
+		}
+	}
+}
+
+// pidsOf are the members' numbers.
+func pidsOf(t *testing.T, ms []api.Member, err error) []int {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]int, 0, len(ms))
+	for _, m := range ms {
+		out = append(out, m.PID)
+	}
+	return out
+}
+
+// endTurn kills what is left of the turn, and its job, and lets all of it go.
+func (s *stage) endTurn() {
+	s.t.Helper()
+	if k, err := s.Kill(context.Background(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+		s.t.Fatalf("kill the turn: %+v, %v", k, err)
+	}
+	if err := s.Release(context.Background()); err != nil {
+		s.t.Fatal(err)
+	}
+	path := s.dir.Path()
+	if err := s.Remove(context.Background()); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		s.t.Errorf("%s is still there: %v", path, err)
+	}
+}
+
+// The helpers.
+
+// family is DEPTH WIDTH: so many generations of so many children, each in a
+// session of its own, and one daemon that has lost its parent. It says "ready"
+// when all are there.
+func family(args []string) error {
+	depth, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	width, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	if depth == 0 {
+		time.Sleep(time.Hour)
+	}
+	for range width {
+		if err := again("family", &syscall.SysProcAttr{Setsid: true}, strconv.Itoa(depth-1), args[1], "child"); err != nil {
+			return err
+		}
+	}
+	if len(args) == 2 {
+		cmd := exec.Command("sh", "-c", "setsid sleep 1000 & exit 0")
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+		fmt.Println("ready")
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// again starts this binary as a helper.
+func again(name string, attr *syscall.SysProcAttr, args ...string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(os.Environ(), "PINFOLD_TEST_HELPER="+name)
+	cmd.SysProcAttr = attr
+	cmd.Stdout = os.Stdout
+	return cmd.Start()
+}
+
+// storm runs a storm of forks in a PID namespace, whose init lives on.
+func storm([]string) error {
+	if err := again("storm-init", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}); err != nil {
+		return err
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// stormInit has chains of processes fork and exit: moving targets, bounded in
+// number and generations.
+func stormInit([]string) error {
+	const chain = `hop() { [ $1 -gt 0 ] || exit; ( hop $(($1 - 1)) ) & exit; }; hop 300`
+	for range 4 {
+		cmd := exec.Command("sh", "-c", "for i in 1 2 3 4 5; do ("+chain+") & done; wait")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+	}
+	fmt.Println("storming")
+	for {
+		if _, err := syscall.Wait4(-1, nil, 0, nil); errors.Is(err, syscall.ECHILD) {
+			break
+		}
+	}
+	fmt.Println("over")
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// beat writes a line each few milliseconds: a number that counts up.
+func beat([]string) error {
+	for i := 0; ; i++ {
+		fmt.Println(i)
+		time.Sleep(3 * time.Millisecond)
+	}
+}
+
+// herd forks a sleeper every few milliseconds, 300 at most, and says each number.
+func herd([]string) error {
+	for range 300 {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		fmt.Println(cmd.Process.Pid)
+		go func() { _ = cmd.Wait() }()
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(time.Hour)
+	return nil
+}

@@ -1,0 +1,413 @@
+//go:build linux
+
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/sys/systest"
+	"pinfold.dev/pidfd"
+)
+
+// A launch with its descendants, whatever sessions they have made, becomes a job;
+// the ending of its turn ends the rest and not it.
+func TestPromote(t *testing.T) {
+	s := begin(t)
+	s.help("p1", "family", "2", "2")
+	s.lines("p1", 1)
+	rest := s.start("p2", "sleep", "1000")
+	all, err := s.Members()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var family []int
+	for _, m := range all {
+		if m.Process == "p1" {
+			family = append(family, m.PID)
+		}
+	}
+	if len(family) != 1+2+4+1 {
+		t.Fatalf("the family has %d members: %+v", len(family), all)
+	}
+	live, dead := mustLive(t, family...), mustEnd(t, rest.PID)
+	n, err := s.Promote(t.Context(), "p1", nil)
+	if err != nil || n != len(family) {
+		t.Fatalf("promoted %d of %d: %v", n, len(family), err)
+	}
+	ms, err := s.JobMembers("p1")
+	if got := pidsOf(t, ms, err); !sameInts(got, family) {
+		t.Errorf("the job has %v, not %v", got, family)
+	}
+	if _, err := s.Promote(t.Context(), "p1", nil); !errors.Is(err, api.ErrBadRequest) {
+		t.Errorf("promoted twice: %v", err)
+	}
+	if ms, err := s.Members(); !slices.Equal(pidsOf(t, ms, err), []int{rest.PID}) {
+		t.Errorf("the turn has %+v", ms)
+	}
+	k, err := s.Kill(t.Context(), 20*time.Second)
+	if err != nil || k.EmptyAt.IsZero() || len(k.Escaped) > 0 || k.Seen != 1 {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	dead()
+	live()
+	s.noExit("p1")
+	if out, err := s.Census(t.Context()); err != nil || len(out) > 0 {
+		t.Errorf("census: %+v, %v", out, err)
+	}
+	if !s.Alone() {
+		t.Error("somebody is beside the keeper and the job")
+	}
+	if err := s.Release(t.Context()); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("released with a live job: %v", err)
+	}
+	if err := s.Remove(t.Context()); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("removed with a live job: %v", err)
+	}
+	live()
+	s.endJob("p1", family)
+	s.endTurn()
+}
+
+// endJob ends a job, which has to be seen gone.
+func (s *stage) endJob(process string, members []int) {
+	s.t.Helper()
+	dead := mustEnd(s.t, members...)
+	k, err := s.EndLaunch(s.t.Context(), process, syscall.SIGTERM, 0, 20*time.Second, false)
+	if err != nil || k.EmptyAt.IsZero() {
+		s.t.Fatalf("end the job: %+v, %v", k, err)
+	}
+	dead()
+	if err := s.WaitJob(s.t.Context(), process); err != nil {
+		s.t.Error(err)
+	}
+	if n, err := s.JobAlive(process); n != 0 || err != nil {
+		s.t.Errorf("%d of the job are alive, %v", n, err)
+	}
+	if st := s.exit(process); st.State == api.ProcessOOM {
+		s.t.Errorf("the job ended as %+v", st)
+	}
+	if u := s.JobUsage(process); u.CPUUsec < 0 {
+		s.t.Errorf("the usage of a job that has ended: %+v", u)
+	}
+}
+
+func sameInts(a, b []int) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+// Nobody of a storm of forks is left behind.
+func TestPromoteStorm(t *testing.T) {
+	s := begin(t)
+	canary := s.start("p2", "sleep", "1000")
+	live := mustLive(t, canary.PID)
+	s.help("p1", "storm")
+	s.lines("p1", 1)
+	n, err := s.Promote(t.Context(), "p1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := s.work.Open("p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leaf.Close()
+	for range 200 {
+		if left, _, err := leaf.Count(); left > 0 || err != nil {
+			t.Fatalf("%d are left behind (%v) of %d", left, err, n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if strings.Contains(s.output("p1"), "over") {
+		t.Error("the storm was over: nothing was shown")
+	}
+	live()
+	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 1 {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	if n, err := s.JobAlive("p1"); n < 2 || err != nil {
+		t.Errorf("%d of the job are alive, %v", n, err)
+	}
+	t.Logf("%d processes were moved", n)
+	s.lines("p1", 2) // the storm goes on to its end
+	ms, err := s.JobMembers("p1")
+	s.endJob("p1", pidsOf(t, ms, err))
+	s.endTurn()
+}
+
+// A launch that ends while it is promoted is told with its own status, once.
+func TestPromoteWhileItEnds(t *testing.T) {
+	s := begin(t)
+	for i := range 60 {
+		id := "p" + strconv.Itoa(i+1)
+		s.start(id, "sh", "-c", fmt.Sprintf("sleep 1000 & c=$!; sleep 0.0%02d; kill -KILL $c; exit %d", i%20, i))
+		time.Sleep(time.Duration(i%20) * time.Millisecond)
+		if _, err := s.Promote(t.Context(), id, nil); err != nil && !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	for i := range 60 {
+		id := "p" + strconv.Itoa(i+1)
+		if st := s.exit(id); st.State != api.ProcessExited || st.Code != i {
+			t.Errorf("%s: %+v", id, st)
+		}
+		if err := s.WaitJob(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	s.endTurn()
+}
+
+// What cannot be moved to the end goes back, all of it.
+func TestPromoteGoesBack(t *testing.T) {
+	s := begin(t)
+	s.help("p1", "family", "2", "2")
+	s.lines("p1", 1)
+	before, err := s.Members()
+	pids := pidsOf(t, before, err)
+	live := mustLive(t, pids...)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := s.Promote(over, "p1", nil); err == nil || n != 0 {
+		t.Fatalf("promoted %d with no time: %v", n, err)
+	}
+	after, err := s.Members()
+	if got := pidsOf(t, after, err); !sameInts(got, pids) {
+		t.Errorf("the turn has %v, not %v", got, pids)
+	}
+	for _, m := range after {
+		if m.Process != "p1" {
+			t.Errorf("%+v is not in its leaf", m)
+		}
+	}
+	live()
+	s.notFrozen("work/p1")
+	if s.isJob("p1") {
+		t.Error("it is a job")
+	}
+	if n, err := s.Promote(t.Context(), "p1", nil); err != nil || n != len(pids) {
+		t.Errorf("promoted %d afterwards: %v", n, err)
+	}
+	s.endJob("p1", pids)
+	if _, err := s.Promote(t.Context(), "p9", nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("promoted what there is not: %v", err)
+	}
+	s.endTurn()
+}
+
+func (s *stage) notFrozen(rel string) {
+	s.t.Helper()
+	d, err := cgroup.Open(filepath.Join(s.dir.Path(), rel))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer d.Close()
+	if asked, err := d.FreezeAsked(); asked || err != nil {
+		s.t.Errorf("%s is frozen (%v)", rel, err)
+	}
+}
+
+// Output, kept or a terminal's, goes on over a promotion without a gap.
+func TestPromoteKeepsStreams(t *testing.T) {
+	s := begin(t)
+	s.help("p1", "beat")
+	s.launch(containment.Launch{Process: "p2", Argv: []string{"cat"}, Stdio: api.Stdio{
+		Stdin: api.Stream{Mode: api.StdioPTY}, Stdout: api.Stream{Mode: api.StdioPTY, MaxBytes: 1 << 16},
+		Stderr: api.Stream{Mode: api.StdioPTY}, PTY: &api.WinSize{Rows: 24, Cols: 80}}})
+	s.lines("p1", 20)
+	for _, id := range []string{"p1", "p2"} {
+		if _, err := s.Promote(t.Context(), id, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 0 {
+		t.Errorf("%+v, %v", k, err)
+	}
+	at := len(s.lines("p1", 1))
+	for i, line := range s.lines("p1", at+50) {
+		if line != strconv.Itoa(i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	if err := s.Resize(t.Context(), "p2", api.WinSize{Rows: 50, Cols: 100}); err != nil {
+		t.Error(err)
+	}
+	if err := s.Input(t.Context(), "p2", []byte("still there?\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	systest.Until(t, "the echo", func() bool { return strings.Count(s.output("p2"), "still there?") == 2 })
+	if err := s.Input(t.Context(), "p2", nil, true); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.exit("p2"); st.State != api.ProcessExited || st.Code != 0 {
+		t.Errorf("cat: %+v", st)
+	}
+	ms, err := s.JobMembers("p1")
+	s.endJob("p1", pidsOf(t, ms, err))
+	s.endTurn()
+}
+
+// A process without its main thread is in no list once it was moved; it is of the
+// job all the same.
+func TestPromoteHeadless(t *testing.T) {
+	s := begin(t)
+	st := s.help("p1", "headless")
+	s.lines("p1", 1)
+	systest.Until(t, "the end of its main thread", func() bool {
+		ms, err := s.Members()
+		return err == nil && len(ms) == 1 && ms[0].State == "Z"
+	})
+	live := mustLive(t, st.PID)
+	for _, ctx := range []func() context.Context{func() context.Context {
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		return over // there and back
+	}, t.Context} {
+		n, err := s.Promote(ctx(), "p1", nil)
+		t.Logf("%d, %v", n, err)
+		live()
+	}
+	if n, err := s.JobAlive("p1"); n != 1 || err != nil {
+		t.Fatalf("%d of the job are alive, %v", n, err)
+	}
+	if full, err := s.work.Populated(); full || err != nil {
+		t.Errorf("work/ is populated: %v, %v", full, err)
+	}
+	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+		t.Errorf("%+v, %v", k, err)
+	}
+	live()
+	s.endJob("p1", []int{st.PID})
+	if st := s.exit("p1"); st.State != api.ProcessSignaled || st.SignalNumber != 9 {
+		t.Errorf("it ended as %+v", st)
+	}
+	s.endTurn()
+}
+
+// Cgroups that a launch has made below its leaf are gone through, too; one of
+// them may be frozen.
+func TestPromoteNested(t *testing.T) {
+	s := begin(t)
+	s.help("p1", "family", "1", "2")
+	s.lines("p1", 1)
+	ms, err := s.Members()
+	pids := pidsOf(t, ms, err)
+	leaf, err := s.work.Open("p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leaf.Close()
+	own, err := leaf.Make("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	deep, err := own.Make("deep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deep.Close()
+	if err := errors.Join(own.Add(pids[0]), deep.Add(pids[1]), deep.Freeze(true)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Promote(t.Context(), "p1", nil); err != nil || n != len(pids) {
+		t.Fatalf("promoted %d of %d: %v", n, len(pids), err)
+	}
+	if full, err := s.work.Populated(); full || err != nil {
+		t.Errorf("work/ is populated: %v, %v", full, err)
+	}
+	s.endJob("p1", pids)
+	s.endTurn()
+}
+
+// One member with its descendants becomes a job of its own.
+func TestEject(t *testing.T) {
+	s := begin(t)
+	s.start("p1", "sh", "-c", "(sh -c 'setsid sleep 1001 & sleep 1002 & wait' & wait) & sleep 1003 & wait")
+	var all []api.Member
+	systest.Until(t, "the family", func() bool { all, _ = s.Members(); return len(all) == 6 && named(all, "sleep") == 3 })
+	var root, top int
+	var tree []int
+	under := map[int][]int{}
+	for _, m := range all {
+		under[m.PPID] = append(under[m.PPID], m.PID)
+	}
+	for _, m := range all { // the innermost shell has two children, both sleepers
+		if kids := under[m.PID]; len(kids) == 2 && len(under[kids[0]])+len(under[kids[1]]) == 0 {
+			root, tree = m.PID, append([]int{m.PID}, kids...)
+		}
+		if m.PPID == s.keeper.PID() {
+			top = m.PID
+		}
+	}
+	rest := slices.DeleteFunc(pidsOf(t, all, nil), func(pid int) bool { return slices.Contains(tree, pid) })
+	accept := func(containment.Started) error { return nil }
+	refused := errors.New("no")
+	canary := systest.Start(t, sleeper())
+	for pid, want := range map[int]error{root: refused, top: api.ErrBadRequest, 0: api.ErrNotFound, 1: api.ErrNotFound, -1: api.ErrNotFound,
+		canary.PID(): api.ErrNotFound, s.keeper.PID(): api.ErrNotFound, syscall.Getpid(): api.ErrNotFound} {
+		before := accept
+		if pid == root {
+			before = func(containment.Started) error { return refused }
+		}
+		if err := s.Eject(t.Context(), "p1", "j0", pid, nil, before); !errors.Is(err, want) {
+			t.Errorf("eject %d: %v, not %v", pid, err, want)
+		}
+	}
+	if n, _ := s.Alive(); n != 6 {
+		t.Fatalf("%d are in the turn after refusals", n)
+	}
+	var told containment.Started
+	err := s.Eject(t.Context(), "p1", "j1", root, nil, func(st containment.Started) error { told = st; return nil })
+	if err != nil || told.PID != root || told.Process != "j1" || told.Identity.Ino == 0 {
+		t.Fatalf("eject: %v, %+v", err, told)
+	}
+	ms, err := s.JobMembers("j1")
+	if got := pidsOf(t, ms, err); !sameInts(got, tree) {
+		t.Errorf("the job has %v, not %v", got, tree)
+	}
+	live, dead := mustLive(t, append(tree, canary.PID())...), mustEnd(t, rest...)
+	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() || k.Seen != len(rest) {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	dead()
+	live()
+	s.noExit("j1")
+	h, err := pidfd.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if v, err := s.Signal(t.Context(), "j1", syscall.SIGTERM); v != api.VerdictOwned || err != nil {
+		t.Errorf("signal the job: %s, %v", v, err)
+	}
+	if st := s.exit("j1"); st.State != api.ProcessSignaled || st.Signal != "SIGTERM" {
+		t.Errorf("it ended as %+v", st)
+	}
+	if n, err := s.JobAlive("j1"); n != 2 || err != nil { // it lingers
+		t.Errorf("%d of the job are alive, %v", n, err)
+	}
+	s.endJob("j1", tree[1:])
+	s.endTurn()
+}
+
+func named(ms []api.Member, comm string) (n int) {
+	for _, m := range ms {
+		if m.Comm == comm {
+			n++
+		}
+	}
+	return n
+}
