@@ -17,6 +17,9 @@ type memLife struct {
 	freezes int
 	err     error // of Freeze
 	usage   api.Usage
+	// Usage hangs until stuck is closed; stuckOnce lets later calls pass.
+	stuck     chan struct{}
+	stuckOnce bool
 }
 
 func (x *memHold) Freeze(ctx context.Context) error {
@@ -58,6 +61,11 @@ func (x *memHold) Servers(ctx context.Context) ([]api.Server, error) { return ni
 func (x *memHold) Usage() api.Usage {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if stuck := x.life.stuck; stuck != nil && !x.life.stuckOnce {
+		x.mu.Unlock()
+		<-stuck
+		x.mu.Lock()
+	}
 	if x.life.usage == (api.Usage{}) {
 		return api.NoUsage()
 	}
@@ -72,6 +80,13 @@ func (x *memHold) burn(cpu time.Duration) {
 		x.life.usage.CPUUsec = 0
 	}
 	x.life.usage.CPUUsec += cpu.Microseconds()
+}
+
+func (x *memHold) read(n int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.life.usage.IOReadBytes = max(0, x.life.usage.IOReadBytes) + n
+	x.life.usage.IOWriteBytes = max(0, x.life.usage.IOWriteBytes)
 }
 
 // memWatch is the processes that a memHost knows of, by number.
