@@ -1,0 +1,129 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/internal/sys/systest"
+)
+
+func newSuite() *systest.Suite {
+	return systest.New(map[string]systest.Helper{"full": fullHelper})
+}
+
+var suite = newSuite()
+
+func TestMain(m *testing.M) { suite.Main(m) }
+
+type tester interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func within() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*time.Minute)
+}
+
+// opened is a log in a state directory, with small segments.
+func opened(t tester, dir string, change ...func(*Config)) *Log {
+	t.Helper()
+	cfg := Config{StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"), Boot: "b1", Segment: 4000,
+		Log: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&cfg)
+	}
+	for _, d := range []string{cfg.StateDir, cfg.RuntimeDir} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	l, err := Open(cfg)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return l
+}
+
+func shut(t tester, l *Log) {
+	t.Helper()
+	ctx, cancel := within()
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+}
+
+func flushed(t tester, l *Log) {
+	t.Helper()
+	ctx, cancel := within()
+	defer cancel()
+	if err := l.Flush(ctx); err != nil {
+		t.Fatalf("flush: %v", err)
+	}
+}
+
+// copyDir copies a directory that may be written to.
+func copyDir(t tester, from, to string) {
+	t.Helper()
+	err := os.CopyFS(to, os.DirFS(from))
+	if err == nil {
+		err = filepath.WalkDir(to, func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = os.Chmod(p, 0o700) // CopyFS makes all readable
+			}
+			return err
+		})
+	}
+	if err != nil {
+		t.Fatalf("copy: %v", err)
+	}
+}
+
+// event is the nth one of a turn: its parts follow from that.
+func event(turn string, n int) (key string, e api.Event) {
+	e = api.Event{At: time.Unix(int64(n), 0).UTC(), Kind: api.EventLaunch, Owner: 7, Turn: turn, Epoch: int64(n), Session: "s\x00\"é",
+		Process: fmt.Sprintf("p%d", n), Message: fmt.Sprintf("event %d of %s", n, turn), Grade: api.GradeCgroup}
+	if n%3 == 0 {
+		e.Kind, e.Status = api.EventExit, &api.Status{State: api.ProcessExited}
+	}
+	return fmt.Sprintf("%s/%s/p%d", turn, e.Kind, n), e
+}
+
+// from reads everything after a number, n at a time.
+func from(t tester, l *Log, seq int64, n int) (all []api.Event) {
+	t.Helper()
+	for {
+		es, next, err := l.After(context.Background(), seq, n)
+		if err != nil {
+			t.Fatalf("after %d: %v", seq, err)
+		}
+		if next == seq && len(es) == 0 {
+			return all
+		}
+		all, seq = append(all, es...), next
+	}
+}
+
+// same compares but for the number.
+func same(a, b api.Event) bool {
+	a.Seq, b.Seq = 0, 0
+	return reflect.DeepEqual(a, b)
+}
+
+// contiguous fails where numbers are missing that no gap tells of.
+func contiguous(t tester, seq int64, es []api.Event) {
+	t.Helper()
+	for _, e := range es {
+		if e.Seq <= seq || e.Kind != api.EventGap && e.Seq != seq+1 {
+			t.Fatalf("after %d comes %+v", seq, e)
+		}
+		seq = e.Seq
+	}
+}
