@@ -213,7 +213,11 @@ func fullHelper(args []string) error {
 	if len(got) != 1000 {
 		return fmt.Errorf("%d events", len(got))
 	}
-	// Read-only, the log can be opened and read.
+	return readOnly(t, dir, l)
+}
+
+// readOnly: the log can be opened and read.
+func readOnly(t tester, dir string, l *Log) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = l.Close(ctx)
