@@ -29,7 +29,7 @@ func (p *presence) leave() {
 // meet. The lock is not held.
 func (m *Manager) watch(t *turn, c Client) (p *presence, id api.Identity, v api.Verdict, err error) {
 	p = &presence{}
-	id, stop, v, err := m.cfg.Host.(ClientWatch).Watch(c, func() { m.processGone(t, p) })
+	id, stop, v, err := m.cfg.Host.Watch(c, func() { m.processGone(t, p) })
 	if v == api.VerdictOwned && err == nil {
 		p.stop = stop
 	}

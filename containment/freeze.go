@@ -120,11 +120,10 @@ func (t *turn) setFrozen(on bool) {
 func (m *Manager) setFreezer(h Hold, on bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Bound)
 	defer cancel()
-	f := h.(Targets)
 	if on {
-		return f.Freeze(ctx)
+		return h.Freeze(ctx)
 	}
-	return f.Thaw(ctx)
+	return h.Thaw(ctx)
 }
 
 // thawToEnd lets a frozen turn go on whose processes are asked to stop, or kept:
