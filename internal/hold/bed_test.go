@@ -27,12 +27,11 @@ import (
 )
 
 var suite = systest.New(map[string]systest.Helper{
-	"family":     family,
-	"storm":      storm,
-	"storm-init": stormInit,
-	"headless":   func([]string) error { return systest.EndMainThread() },
-	"beat":       beat,
-	"herd":       herd,
+	"family":   family,
+	"storm":    storm,
+	"headless": func([]string) error { return systest.EndMainThread() },
+	"beat":     beat,
+	"herd":     herd,
 })
 
 const bedPrefix = "pinfold-test.hold."
@@ -426,8 +425,11 @@ func again(name string, attr *syscall.SysProcAttr, args ...string) error {
 }
 
 // storm runs a storm of forks in a PID namespace, whose init lives on.
-func storm([]string) error {
-	if err := again("storm-init", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}); err != nil {
+func storm(args []string) error {
+	if len(args) > 0 {
+		return stormInit()
+	}
+	if err := again("storm", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "init"); err != nil {
 		return err
 	}
 	time.Sleep(time.Hour)
@@ -436,7 +438,7 @@ func storm([]string) error {
 
 // stormInit has chains of processes fork and exit: moving targets, bounded in
 // number and generations.
-func stormInit([]string) error {
+func stormInit() error {
 	const chain = `hop() { [ $1 -gt 0 ] || exit; ( hop $(($1 - 1)) ) & exit; }; hop 300`
 	for range 4 {
 		cmd := exec.Command("sh", "-c", "for i in 1 2 3 4 5; do ("+chain+") & done; wait")

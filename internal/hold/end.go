@@ -142,6 +142,7 @@ func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 		}
 		x.endEscaped(id, h, deadline, &out)
 	}
+	x.endBeside(deadline, &out)
 	if len(out.Survivors) == 0 {
 		out.EmptyAt = time.Now()
 	} else {
