@@ -123,6 +123,7 @@ func (m *Manager) startEndingIf(t *turn, e EndRequest, may func() error) error {
 		return nil
 	}
 	t.ending = &e
+	t.tellEnding()
 	t.stopClocks()
 	t.mu.Unlock()
 	fault.Point("end.asked")

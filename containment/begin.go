@@ -82,6 +82,7 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	t.mu.Lock()
 	t.hold = h
 	t.setFacts(h.Facts())
+	t.tellBegun()
 	t.mu.Unlock()
 	m.mu.Lock()
 	m.add(t)

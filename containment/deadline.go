@@ -71,6 +71,7 @@ func (m *Manager) expire(t *turn, id string) {
 			m.log.Warn("end a process at its deadline", "turn", t.id, "process", id, "error", err)
 			t.mu.Lock()
 			t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("%s was not ended at its deadline: %v", id, err))
+			t.tell(api.EventDegraded, "", func(e *api.Event) { e.Process, e.Message = id, "it was not ended at its deadline: "+err.Error() })
 			t.mu.Unlock()
 		}
 	})

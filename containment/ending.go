@@ -274,6 +274,7 @@ func (m *Manager) announce(t *turn) {
 		close(t.settled)
 	}
 	r, over := t.receipt, t.view.State.Terminal() && t.hold == nil
+	t.tellReceipt()
 	t.touch()
 	t.mu.Unlock()
 	fault.Point("receipt.announced")
@@ -325,7 +326,7 @@ func (m *Manager) watchSurvivors(t *turn) {
 		if m.kill(t, h, &r) {
 			outsideAgain(h, &r)
 			if t.keepsJobs() || release(h, &r) {
-				r.Notes = append(r.Notes, "the survivors went "+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
+				r.Notes = append(r.Notes, survivorsWent+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
 				m.account(t, &r, true)
 				return
 			}

@@ -49,7 +49,10 @@ func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinReq
 	fault.Point("join.answered")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.byID[process].view, nil
+	p := t.byID[process]
+	p.joining = false
+	t.tellProcess(p)
+	return p.view, nil
 }
 
 func (m *Manager) settleJoin(c Caller, req api.JoinRequest) (mt meta, err error) {
@@ -131,7 +134,7 @@ func (m *Manager) enterJoined(t *turn, c Caller, req api.JoinRequest, mt meta, s
 	}
 	t.mu.Lock()
 	p := t.newProcess(Recovered{Started: st, Argv: req.Argv, Cwd: req.Cwd, UID: c.UID}, mt)
-	p.view.InPlace, p.view.FinishesTurn = true, req.FinishTurn
+	p.view.InPlace, p.view.FinishesTurn, p.joining = true, req.FinishTurn, true
 	t.addProcess(p)
 	t.mu.Unlock()
 	if err := m.save(t); err != nil {

@@ -109,6 +109,10 @@ func (m *Manager) Grade() api.Grade { return m.cfg.Host.Grade() }
 func (m *Manager) Host(ctx context.Context) (api.Host, error) {
 	h := m.cfg.Host.Info(ctx)
 	h.Boot, h.UID = m.cfg.Boot, m.cfg.UID
+	if err := m.cfg.Events.Trouble(); err != nil {
+		h.Checks = append(h.Checks, api.HostCheck{Name: "events", Detail: "degraded: events are kept in memory, a few thousand of them, and lost with the service: " + err.Error(),
+			Remedy: "make room in the state directory, and have it writable"})
+	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, t := range m.turns {

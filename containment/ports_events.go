@@ -27,6 +27,8 @@ type Events interface {
 	Acked(owner uint32, consumer string) (int64, error)
 	// Flush returns when all that was added outlives this process, or ctx ends.
 	Flush(ctx context.Context) error
+	// Trouble is why events are kept in memory only at present; nil: they are not.
+	Trouble() error
 	// Forget drops the keys that belong to a turn which is over.
 	Forget(turn string)
 }
@@ -43,4 +45,5 @@ func (noEvents) Last() int64                                    { return 0 }
 func (noEvents) Ack(uint32, string, int64) (int64, bool, error) { return 0, false, nil }
 func (noEvents) Acked(uint32, string) (int64, error)            { return 0, nil }
 func (noEvents) Flush(context.Context) error                    { return nil }
+func (noEvents) Trouble() error                                 { return nil }
 func (noEvents) Forget(string)                                  {}

@@ -52,6 +52,7 @@ func remove(h Hold) error {
 // archive moves an ended turn into the history and out of memory.
 func (m *Manager) archive(t *turn) {
 	m.outputsOver(t)
+	m.toldAll(t)
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
 	if err := m.cfg.Records.Archive(t.id); err != nil {
@@ -61,6 +62,7 @@ func (m *Manager) archive(t *turn) {
 	fault.Point("putaway.archived")
 	t.archived = true
 	m.drop(t.id)
+	m.toldNoMore(t)
 	if len(t.procs) >= manyProcs {
 		time.AfterFunc(answered, giveBack)
 	}

@@ -50,9 +50,14 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	for _, j := range r.Jobs {
 		t.jobs = append(t.jobs, newJob(j))
 	}
+	if r.Facts.Cgroup != "" { // else nobody was ever told of it
+		t.tellBegun()
+	}
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
 	}
+	t.tellEnding()
+	t.tellReceipt()
 	if r.Receipt != nil {
 		close(t.settled)
 	}
@@ -88,6 +93,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 		return m.lose(t, fmt.Sprintf("what is at its place now is not it: %v", err))
 	}
 	t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", err))
+	t.tell(api.EventDegraded, "", func(e *api.Event) { e.Message = t.view.Degraded[len(t.view.Degraded)-1] })
 	m.enter(t)
 	return err
 }
@@ -161,6 +167,7 @@ func (m *Manager) adopt(t *turn, h Hold) {
 	if t.lost != "" { // told while the hold was being found
 		t.view.Degraded = append(t.view.Degraded, "the keeper is gone ("+t.lost+")")
 	}
+	t.tellBegun()
 	t.mergeHeld()
 	for _, k := range h.Processes() {
 		t.learn(k)

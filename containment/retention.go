@@ -170,6 +170,7 @@ func (m *Manager) outputMaxed(t *turn) {
 	t.mu.Lock()
 	first := !t.view.OutputMaxed
 	t.view.OutputMaxed = true
+	t.tell(api.EventLimit, "output", func(e *api.Event) { e.Message = "kept output is at its bound" })
 	stop := t.view.OnOutputMax == api.OutputStop
 	t.touch()
 	t.mu.Unlock()

@@ -64,6 +64,8 @@ type process struct {
 	fired time.Time     // when the deadline was over
 	// escaped tells that it was seen outside its turn's cgroup.
 	escaped bool
+	joining bool // it is not known yet whether it comes to be in the turn
+	told    bool // its end is
 }
 
 func newTurn(view api.Turn) *turn {
@@ -150,6 +152,7 @@ func (t *turn) addProcess(p *process) {
 		delete(t.early, p.view.ID)
 		p.end(x)
 	}
+	t.tellProcess(p)
 	t.arm(p)
 	t.touch()
 }
@@ -198,6 +201,7 @@ func (t *turn) exited(x Exit) {
 	}
 	if p := t.byID[x.Process]; p != nil {
 		p.end(x)
+		t.tellExit(p)
 		t.finishIfDone(p)
 	} else {
 		t.early[x.Process] = x
@@ -215,6 +219,7 @@ func (t *turn) keeperLost(why string) {
 	t.lost = why
 	t.view.Degraded = append(t.view.Degraded,
 		"the keeper is gone ("+why+"): the turn is still held and can be ended, but nothing can be launched in it and some exit statuses are lost")
+	t.tell(api.EventDegraded, "keeper", func(e *api.Event) { e.Message = "the keeper is gone: " + why })
 	t.touch()
 }
 
