@@ -16,9 +16,9 @@ type spot struct {
 // places say what of which file system is at a path.
 type places []sys.MountEntry
 
-// readPlaces reads those of a process's mount namespace; 0: ours.
-func readPlaces(pid int) (places, error) {
-	b, err := sys.ProcFile(pid, "mountinfo")
+// readPlaces reads those that a process or thread sees, by its directory in /proc.
+func readPlaces(dir string) (places, error) {
+	b, err := sys.ReadFileAt(sys.AtFDCWD, dir+"/mountinfo")
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func NewUses(dir string) (*Uses, error) {
 		return nil, fmt.Errorf("look who uses %q: it is no absolute path", dir)
 	}
 	var err error
-	if u.here, err = readPlaces(0); err != nil {
+	if u.here, err = readPlaces("/proc/self"); err != nil {
 		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
 	}
 	if u.mnt, err = sys.InoAt(sys.AtFDCWD, "/proc/self/ns/mnt"); err != nil {
@@ -83,48 +83,64 @@ type look struct {
 }
 
 func (l *look) process(ctx context.Context) error {
-	base := "/proc/" + strconv.Itoa(l.pid)
-	mnt, err := sys.InoAt(sys.AtFDCWD, base+"/ns/mnt")
-	if err != nil {
-		return unreadable("ns/mnt", err)
-	}
-	l.same = mnt == l.mnt
-	if !l.same {
-		if l.names, err = readPlaces(l.pid); err != nil {
-			return unreadable("mountinfo", err)
-		}
-	}
-	tids, err := os.ReadDir(base + "/task")
+	base := "/proc/" + strconv.Itoa(l.pid) + "/task"
+	tids, err := os.ReadDir(base)
 	if err != nil {
 		return unreadable("task", err)
 	}
 	var errs []error
-	for i, t := range tids {
+	first := 0 // of those that live
+	for _, t := range tids {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		tid, err := strconv.Atoi(t.Name())
-		if err == nil {
-			errs = append(errs, l.thread(base+"/task/"+t.Name(), tid, i > 0))
+		if err != nil {
+			continue
+		}
+		dir := base + "/" + t.Name()
+		if b, err := sys.ReadFileAt(sys.AtFDCWD, dir+"/stat"); err != nil || dead(b) {
+			continue
+		}
+		if err := l.place(dir); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, l.thread(dir, tid, first))
+		if first == 0 {
+			first = tid
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// thread looks at what a thread has, as far as it has it to itself.
-func (l *look) thread(base string, tid int, more bool) error {
-	if b, err := sys.ReadFileAt(sys.AtFDCWD, base+"/stat"); err != nil || dead(b) {
+// place finds out what paths mean to a thread, which may have a mount namespace
+// to itself.
+func (l *look) place(dir string) error {
+	mnt, err := sys.InoAt(sys.AtFDCWD, dir+"/ns/mnt")
+	if err != nil {
+		return unreadable("ns/mnt", err)
+	}
+	if l.same = mnt == l.mnt; l.same {
+		l.names = l.here
 		return nil
 	}
+	l.names, err = readPlaces(dir)
+	return unreadable("mountinfo", err)
+}
+
+// thread looks at what a thread has, as far as it does not share it with the one
+// that was looked at first (0: it is that).
+func (l *look) thread(dir string, tid, first int) error {
 	var errs []error
-	if !more || !sys.SameFS(l.pid, tid) {
-		errs = append(errs, l.link(base, "cwd", "cwd"), l.link(base, "root", "root"))
+	if first == 0 || !sys.SameFS(first, tid) {
+		errs = append(errs, l.link(dir, "cwd", "cwd"), l.link(dir, "root", "root"))
 	}
-	if !more {
-		errs = append(errs, l.link(base, "exe", "exe"), l.maps(base))
+	if first == 0 {
+		errs = append(errs, l.link(dir, "exe", "exe"), l.maps(dir))
 	}
-	if !more || !sys.SameFiles(l.pid, tid) {
-		errs = append(errs, l.files(base))
+	if first == 0 || !sys.SameFiles(first, tid) {
+		errs = append(errs, l.files(dir))
 	}
 	return errors.Join(errs...)
 }
@@ -200,7 +216,7 @@ func below(path, dir string) bool {
 // unreadable says what could not be read. What is gone is no error: a descriptor
 // that was closed meanwhile, or a thread that has ended.
 func unreadable(what string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return nil
 	}
 	var e *fs.PathError
