@@ -24,6 +24,10 @@ func scrub(env []string) []string {
 	return out
 }
 
+// WithoutManagers leaves out of an environment what belongs to a service
+// manager's protocol with one process, as every launch does.
+func WithoutManagers(env []string) []string { return scrub(env) }
+
 func managerVar(name string) bool {
 	for _, v := range managerVars {
 		if v == name {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pinfold.dev/api"
+	"pinfold.dev/containment"
 )
 
 // runFlags are what run says of the process; turnFlags, of its own turn.
@@ -110,6 +111,9 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 		return req, err
 	}
 	base := os.Environ()
+	if f.inPlace && !isOfUnit(base, os.Getpid()) {
+		base = containment.WithoutManagers(base) // as the service does to what it launches
+	}
 	if f.clearEnv {
 		base = []string{}
 	} else if f.user != "" {
@@ -118,6 +122,19 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 	var err error
 	req.Env, err = withEnv(c, base, f.env)
 	return req, err
+}
+
+// isOfUnit reports whether a service manager's variables are meant for this
+// process, by the pid that they name: then they are for what it becomes, too.
+// See sd_listen_fds(3), sd_watchdog_enabled(3), and SYSTEMD_EXEC_PID in
+// systemd.exec(5), since systemd 248.
+func isOfUnit(env []string, pid int) bool {
+	for _, name := range []string{"SYSTEMD_EXEC_PID", "LISTEN_PID", "WATCHDOG_PID"} {
+		if slices.Contains(env, name+"="+strconv.Itoa(pid)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *runFlags) attributes(c *cobra.Command, req *api.LaunchRequest) (err error) {

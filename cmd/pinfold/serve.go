@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -20,7 +21,9 @@ Each flag can also be set by a variable: --runtime-dir by PINFOLD_RUNTIME_DIR,
 and so on. A flag wins over its variable.
 
 The service prints one line when it is ready, and tells systemd. TERM and INT
-stop it; the turns go on, and the next service finds them again.
+stop it; the turns go on, and the next service finds them again. HUP is ignored;
+so is a log that nobody reads: lines that are not taken in time are lost, and
+counted there.
 
 Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 		Example: `  pinfold serve
@@ -39,8 +42,13 @@ Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 			if o.Init, err = findInit(f.init, source["init"]); err != nil {
 				return &exitError{code: exitNo, err: fmt.Errorf("serve: %w", err)}
 			}
+			say := newBehind(os.Stdout, nil)
+			defer say.flush(lastWords)
+			defer o.log.flush(lastWords)
+			o.Say = say
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
+			goOn()
 			if err := runServe(ctx, o); err != nil {
 				return &exitError{code: exitNo, err: fmt.Errorf("serve: %w", err)}
 			}
@@ -50,3 +58,10 @@ Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 	f.register(c.Flags())
 	return c
 }
+
+// lastWords is how long a service that ends waits for its log to be taken.
+const lastWords = time.Second
+
+// goOn has a terminal that hangs up, and a log's reader that has gone, not end
+// the service. They are caught, not ignored, so that no child inherits that.
+func goOn() { signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE) }

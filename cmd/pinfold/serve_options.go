@@ -30,6 +30,8 @@ type serveOptions struct {
 	AdminGroup   string        // empty: none
 	Version      string
 	Log          *slog.Logger
+	log          *behind   // what Log writes to
+	Say          io.Writer // for the line that says it is ready
 }
 
 // serveFlags are the same as they were written: on the command line, in the
@@ -113,7 +115,7 @@ func (f *serveFlags) options(source map[string]string, socket string, dirs defau
 	if o.OutputRoom, err = parseBytes(f.outputRoom); err != nil || o.OutputRoom == 0 {
 		return o, fmt.Errorf("%s: %q is not a size above 0, such as 4G", source["output-room"], f.outputRoom)
 	}
-	o.Log, err = newLogger(logTo, f.logFormat, f.logLevel, source)
+	o.Log, o.log, err = newLog(logTo, f.logFormat, f.logLevel, source)
 	return o, err
 }
 
@@ -149,6 +151,19 @@ func newLogger(w io.Writer, format, level string, source map[string]string) (*sl
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("%s: %q is not a format: use text or json", source["log-format"], format)
+}
+
+// newLog is a logger that nobody waits for; see behind.
+func newLog(w io.Writer, format, level string, source map[string]string) (*slog.Logger, *behind, error) {
+	direct, err := newLogger(w, format, level, source)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := newBehind(w, func(lost int64) {
+		direct.Warn("lines of this log are lost: they were not taken in time", "lines", lost)
+	})
+	log, err := newLogger(b, format, level, source)
+	return log, b, err
 }
 
 // findInit returns the path of pinfold-init. One that was named must be there;

@@ -75,7 +75,7 @@ func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, ad
 		return err
 	}
 	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
-	fmt.Fprintf(os.Stdout, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
+	fmt.Fprintf(o.Say, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
 	if err := systemd.NotifyReady(); err != nil {
 		o.Log.Warn("tell systemd that the service is ready", "error", err)
 	}
