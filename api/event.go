@@ -27,6 +27,12 @@ const (
 	EventGap        EventKind = "gap"        // events up to this one are not kept any more
 )
 
+// EventKinds lists them, in the order of a turn's life.
+func EventKinds() []EventKind {
+	return []EventKind{EventBegun, EventLaunch, EventExit, EventOOM, EventLimit, EventDegraded, EventFrozen, EventThawed, EventTaken,
+		EventClientGone, EventEnding, EventEnded, EventUnkillable, EventResolved, EventLeftover, EventOutside, EventJob, EventGap}
+}
+
 // Event is one thing that happened. Seq rises by one from event to event, and
 // is the cursor: a reader that has seen it goes on after it.
 type Event struct {

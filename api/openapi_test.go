@@ -57,6 +57,7 @@ func roots() []reflect.Type {
 		reflect.TypeFor[JobRequest](), reflect.TypeFor[PromoteRequest](), reflect.TypeFor[TransferRequest](), reflect.TypeFor[StopJobRequest](), reflect.TypeFor[Job](), reflect.TypeFor[JobList](),
 		reflect.TypeFor[TouchRequest](), reflect.TypeFor[TouchAnswer](), reflect.TypeFor[TakeRequest](), reflect.TypeFor[FreezeRequest](),
 		reflect.TypeFor[HoldLine](), reflect.TypeFor[PolicyAnswer](),
+		reflect.TypeFor[EventLine](), reflect.TypeFor[AckRequest](), reflect.TypeFor[AckAnswer](),
 	}
 }
 

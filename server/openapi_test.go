@@ -112,6 +112,10 @@ func checkOperation(t *testing.T, r route, op operation) {
 			lines != "#/components/schemas/"+reflect.TypeFor[api.OutputLine]().Name() {
 			t.Errorf("%s: answers %q, want raw bytes or lines", at, got)
 		}
+	case resp == reflect.TypeFor[*eventsAnswer]():
+		if len(got) != 1 || op.Responses["200"].Content[api.NDJSON].Schema.Ref != "#/components/schemas/EventLine" {
+			t.Errorf("%s: answers %q, want lines", at, got)
+		}
 	case resp == reflect.TypeFor[*holdAnswer]():
 		if len(got) != 1 || op.Responses["200"].Content[api.NDJSON].Schema.Ref != "#/components/schemas/HoldLine" {
 			t.Errorf("%s: answers %q, want lines", at, got)

@@ -67,6 +67,8 @@ func routes() []route {
 		{get, "/v1/jobs/{job}/wait", actRead, []string{"timeout_ms"}, false, reads(waitJob)},
 		{post, "/v1/jobs/{job}/stop", actEnd, nil, false, takes(stopJob)},
 		{post, "/v1/jobs/{job}/transfer", actEnd, nil, false, takes(transfer)},
+		{get, "/v1/events", actList, []string{"after", "limit", "follow", "turn", "session", "kinds", "consumer"}, false, reads(events)},
+		{post, "/v1/events/ack", actList, nil, false, takes(ackEvents)},
 		{get, turn + "/receipt", actRead, nil, true, reads(receipt)},
 		{get, "/v1/receipts", actList, []string{"limit"}, true, reads(listReceipts)},
 	}
