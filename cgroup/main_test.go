@@ -33,6 +33,8 @@ var suite = systest.New(map[string]systest.Helper{
 	"frozen-disk":     frozenDisk,
 	"as-owner":        asOwner,
 	"few-descriptors": fewDescriptors,
+	"old-move":        oldMove,
+	"move-own":        moveOwn,
 })
 
 func TestMain(m *testing.M) {
