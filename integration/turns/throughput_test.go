@@ -267,7 +267,7 @@ func TestMuchIsKeptAndFollowed(t *testing.T) {
 		keep       int64 // 0: 16 MiB
 	}{
 		{name: "1 reader", raw: 1}, {name: "3 readers", raw: 2, lines: 1},
-		{name: "3 readers, all kept", raw: 2, lines: 1, keep: total},
+		{name: "3 readers, all kept", raw: 3, keep: total},
 		{name: "1 stuck", stuck: true}, {name: "1 stuck, 1 not", raw: 1, stuck: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
