@@ -118,9 +118,9 @@ func (m *Manager) met(t *turn) {
 // Take makes the caller the turn's client, under a new epoch, which is on disk
 // before it is told.
 func (m *Manager) Take(ctx context.Context, id string, c Caller, req api.TakeRequest) (api.Turn, error) {
-	t, err := m.find(id)
+	t, err := m.findOpen(id)
 	if err != nil {
-		return api.Turn{}, m.over(id, err)
+		return api.Turn{}, err
 	}
 	p, pid := &presence{}, api.Identity{}
 	if t.bind() == api.BindProcess {
@@ -186,7 +186,7 @@ func (t *turn) mayChange(epoch int64) error {
 	}
 	switch {
 	case t.view.State != api.StateOpen:
-		return turnOver(t.id, t.view.State)
+		return isOver(t.id, t.view.State)
 	case t.hold == nil:
 		return api.Errorf(api.CodeUnavailable, "turn %s cannot be verified, so nothing in it is changed", t.id).
 			WithRemedy("see `pinfold show %s`", t.id)
@@ -194,11 +194,28 @@ func (t *turn) mayChange(epoch int64) error {
 	return nil
 }
 
+// isOver tells that a turn is not open any more.
+func isOver(id string, s api.State) *api.Error {
+	return api.Errorf(api.CodeTurnOver, "turn %s is %s", id, s).WithRemedy("begin another turn").With("state", string(s))
+}
+
+// findOpen is find, for what an ended turn cannot take.
+func (m *Manager) findOpen(id string) (*turn, error) {
+	t, err := m.find(id)
+	if err == nil {
+		return t, nil
+	}
+	if r, herr := m.ended(id); herr == nil {
+		return nil, isOver(id, r.Turn.State)
+	}
+	return nil, err
+}
+
 // Touch says that the turn is wanted.
 func (m *Manager) Touch(ctx context.Context, id string, req api.TouchRequest) (api.TouchAnswer, error) {
-	t, err := m.find(id)
+	t, err := m.findOpen(id)
 	if err != nil {
-		return api.TouchAnswer{}, m.over(id, err)
+		return api.TouchAnswer{}, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,9 +235,9 @@ func (m *Manager) Touch(ctx context.Context, id string, req api.TouchRequest) (a
 // over, or another has taken it. A turn that is not bound to a connection is
 // only waited for.
 func (m *Manager) Hold(ctx context.Context, id string, epoch int64, held func(api.Turn)) (api.Turn, error) {
-	t, err := m.find(id)
+	t, err := m.findOpen(id)
 	if err != nil {
-		return api.Turn{}, m.over(id, err)
+		return api.Turn{}, err
 	}
 	t.mu.Lock()
 	if err := t.mayChange(epoch); err != nil {

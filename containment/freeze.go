@@ -15,9 +15,9 @@ func frozen(id string) *api.Error {
 // deadlines. It is written down first: a later service freezes again what it
 // finds recorded so.
 func (m *Manager) Freeze(ctx context.Context, id string, c Caller, req api.FreezeRequest) (api.Turn, error) {
-	t, err := m.find(id)
+	t, err := m.findOpen(id)
 	if err != nil {
-		return api.Turn{}, m.over(id, err)
+		return api.Turn{}, err
 	}
 	t.freezing.Lock()
 	defer t.freezing.Unlock()
@@ -50,7 +50,7 @@ func (m *Manager) Freeze(ctx context.Context, id string, c Caller, req api.Freez
 	t.mu.Unlock()
 	if s != api.StateOpen { // its ending came meanwhile, and may be asking it to stop
 		_ = m.setFreezer(h, false)
-		return api.Turn{}, turnOver(id, s)
+		return api.Turn{}, isOver(id, s)
 	}
 	m.log.Info("turn frozen", "turn", id, "uid", c.UID)
 	return t.show(), nil
@@ -58,9 +58,9 @@ func (m *Manager) Freeze(ctx context.Context, id string, c Caller, req api.Freez
 
 // Thaw lets them go on.
 func (m *Manager) Thaw(ctx context.Context, id string, c Caller, req api.FreezeRequest) (api.Turn, error) {
-	t, err := m.find(id)
+	t, err := m.findOpen(id)
 	if err != nil {
-		return api.Turn{}, m.over(id, err)
+		return api.Turn{}, err
 	}
 	t.freezing.Lock()
 	defer t.freezing.Unlock()

@@ -170,3 +170,17 @@ func (h *memHost) Watch(c Client, gone func()) (api.Identity, func(), api.Verdic
 	}
 	return api.Identity{PID: pid}, stop, api.VerdictOwned, nil
 }
+
+// endings is how many processes EndProcess was asked to end.
+func (x *memHold) endings() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.ended)
+}
+
+// killed is how often Kill was called.
+func (x *memHold) killed() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.kills
+}

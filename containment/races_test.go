@@ -42,8 +42,8 @@ func TestFinishAtTheDeadline(t *testing.T) {
 			}
 			won[r.Reason]++
 			stands(t, m, id, r)
-			if h.holds[0].kills > 2 {
-				t.Errorf("ended twice: %d kills", h.holds[0].kills)
+			if h.holds[0].killed() > 2 {
+				t.Errorf("ended twice: %d kills", h.holds[0].killed())
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	for range rounds(t, 300) {
 		m, h, _ := manager(0)
 		old := begun(t, m, api.BeginRequest{Session: "s", WallMS: 1, Leftovers: api.LeftoversReap})
-		launched(t, m, old)
+		_, _ = m.Launch(t.Context(), old, root, api.LaunchRequest{Argv: []string{"x"}}, nil) // it may be over already
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		var receipts []api.Receipt
@@ -184,7 +184,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 		if n, _ := h.holds[0].Alive(); n != 0 {
 			t.Fatalf("%d run on", n)
 		}
-		if v, err := m.Turn(t.Context(), young); err != nil || v.State != api.StateOpen || h.holds[1].kills != 0 {
+		if v, err := m.Turn(t.Context(), young); err != nil || v.State != api.StateOpen || h.holds[1].killed() != 0 {
 			t.Fatalf("the new turn: %+v (%v)", v, err)
 		}
 	}

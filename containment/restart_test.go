@@ -202,12 +202,12 @@ func TestFrozenOverARestart(t *testing.T) {
 		time.Sleep(9 * sec)
 		s.restart(0)
 		time.Sleep(sec - 1)
-		if len(x.ended) != 0 {
+		if x.endings() != 0 {
 			t.Error("the deadline did not stand still")
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if len(x.ended) != 1 {
+		if x.endings() != 1 {
 			t.Error("the deadline is still standing")
 		}
 		if took, r := s.lasted(id, start); took != 2100*sec || r.Reason != api.ReasonWall {
@@ -252,7 +252,7 @@ func TestUnverifiableTurnIsEndedByNoClock(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		open(t, s.Manager, id, "unverifiable")
-		if s.host.holds[0].kills != 0 {
+		if s.host.holds[0].killed() != 0 {
 			t.Error("it was killed")
 		}
 	})

@@ -177,12 +177,12 @@ func TestFrozenTurnDoesNotTimeOut(t *testing.T) {
 			t.Errorf("deadline %v, want %v", v.Processes[0].Deadline, want)
 		}
 		time.Sleep(10*time.Second - 1)
-		if len(h.holds[0].ended) != 0 {
+		if h.holds[0].endings() != 0 {
 			t.Error("the deadline did not stand still")
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if len(h.holds[0].ended) != 1 {
+		if h.holds[0].endings() != 1 {
 			t.Error("the deadline is still standing")
 		}
 		if r, took := over(t, m, id); took != 60*time.Second || r.Reason != api.ReasonIdle {
