@@ -102,7 +102,7 @@ func (t *turn) jobEnded(j *job, note string) {
 // the lock is held.
 func (t *turn) jobsEnded(note string) {
 	for _, j := range t.jobs {
-		if t.ending != nil && j.Origin == api.JobStarted && j.Reason == "" {
+		if e := t.ending; e != nil && e.Reason != api.ReasonFinished && j.Origin == api.JobStarted && j.Reason == "" {
 			a := t.ending.Actor
 			j.Reason, j.Actor = t.ending.Reason, &a
 		}

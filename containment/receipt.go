@@ -24,7 +24,8 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	r.Processes = make([]api.ReceiptProcess, 0, len(t.procs))
 	gone := 0
 	for _, p := range t.procs {
-		rp := p.account(r, empty)
+		j := t.job(p.view.ID)
+		rp := p.account(r, empty, j != nil && j.EndedAt == nil && t.view.Kind != api.KindJob)
 		if rp.EndedBy == "itself" {
 			gone++
 		}
@@ -41,12 +42,16 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	}
 }
 
-// account is what became of one launched process.
-func (p *process) account(r *api.Receipt, empty bool) api.ReceiptProcess {
+// account is what became of one launched process; job tells that it is one, which
+// the ending did not touch.
+func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 	v := p.view
 	rp := api.ReceiptProcess{ID: v.ID, PID: v.PID, Argv: v.Argv, Status: v.Status, Identity: v.Identity,
 		Verdict: api.VerdictGone, Escaped: p.escaped}
 	switch {
+	case v.Status.State == api.ProcessRunning && job:
+		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"
+		rp.Evidence = append(rp.Evidence, "it is a job, held in a cgroup beside the turn's work")
 	case v.Status.State == api.ProcessRunning && empty:
 		p.end(Exit{At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}})
 		rp.Status = p.view.Status
