@@ -144,6 +144,9 @@ func (h *Host) refuse(scope, group error) error {
 	case h.cfg.Grade == api.GradeCgroup:
 		e.Message = fmt.Sprintf("grade cgroup was demanded and is not to be had: %v", group)
 	}
+	if errors.Is(scope, errNoRoom) || errors.Is(group, errNoRoom) {
+		return e.WithRemedy("make room in %s", h.cfg.RuntimeDir)
+	}
 	if errors.Is(scope, errSlow) || errors.Is(group, errSlow) {
 		return e.WithRemedy("start it again; if the host is not busy, look for a frozen cgroup above the one that turns are to be held in")
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"pinfold.dev/api"
@@ -43,16 +44,31 @@ func (h *Host) selfTest(ctx context.Context) {
 // errSlow marks a self-test that was not refused anything, but did not get on.
 var errSlow = errors.New("the host did not get to it: it is very busy, or frozen")
 
-// prove tries a grade. A test that only did not get on does not outweigh one
-// that was passed in this boot.
+// errNoRoom marks a self-test that failed where nothing can be written.
+var errNoRoom = errors.New("there is no room left in the runtime directory")
+
+// inconclusive: it says nothing about the grade.
+func inconclusive(err error) bool { return errors.Is(err, errSlow) || errors.Is(err, errNoRoom) }
+
+// noRoom tells whether less can be written than a keeper writes at its start.
+func (h *Host) noRoom() bool {
+	path := filepath.Join(h.cfg.RuntimeDir, "room")
+	err := os.WriteFile(path, make([]byte, 64<<10), 0o600)
+	_ = os.Remove(path)
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// prove tries a grade. A test that only did not get on, or found no room for
+// its records, does not outweigh one that was passed in this boot: the turns
+// that are there can be ended without a disk.
 func (h *Host) prove(ctx context.Context, g api.Grade) error {
 	err := h.tryGrade(ctx, g)
 	switch {
 	case err == nil:
 		h.keepProof(g)
-	case errors.Is(err, errSlow) && ctx.Err() == nil && h.useProof(g):
-		h.log.Warn("the self-test did not end; going by an earlier one of this boot", "grade", g, "error", err)
-		h.unproven[g] = fmt.Sprintf("an earlier self-test of this boot was passed; the one at this service's start did not end: %v", err)
+	case inconclusive(err) && ctx.Err() == nil && h.useProof(g):
+		h.log.Warn("the self-test did not get to its end; going by an earlier one of this boot", "grade", g, "error", err)
+		h.unproven[g] = fmt.Sprintf("an earlier self-test of this boot was passed; the one at this service's start did not get to its end: %v", err)
 		return nil
 	}
 	return err
@@ -60,7 +76,7 @@ func (h *Host) prove(ctx context.Context, g api.Grade) error {
 
 func (h *Host) tryGrade(ctx context.Context, g api.Grade) error {
 	err := h.tryOnce(ctx, g)
-	if errors.Is(err, errSlow) {
+	if inconclusive(err) {
 		return err // nothing died at birth
 	}
 	if err != nil && g == api.GradeCgroup { // what dies at birth when we clone it need not when a keeper does
@@ -92,6 +108,8 @@ func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
 		var frozen *frozenError
 		if err != nil && (errors.As(err, &frozen) || errors.Is(ctx.Err(), context.DeadlineExceeded)) {
 			err = fmt.Errorf("%w: %w", errSlow, err)
+		} else if err != nil && h.noRoom() {
+			err = fmt.Errorf("%w: %w", errNoRoom, err)
 		}
 	}()
 	exits := make(chan containment.Exit, 2)
