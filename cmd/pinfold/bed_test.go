@@ -21,8 +21,8 @@ import (
 // bed is a service of one test, and what a person has beside it: a terminal.
 type bed struct {
 	*client.Client
+	place
 	t     *testing.T
-	dir   string
 	env   []string
 	s     *service
 	serve func() // starts the service, again
@@ -33,7 +33,7 @@ func newBed(t *testing.T, features ...string) *bed {
 	if testing.Short() {
 		t.Skip("-short: tests that need no service only")
 	}
-	if f := lacks(append([]string{"root", "cgroup2", "bash"}, features...)); f != "" {
+	if f := lacks(append([]string{"holder", "cgroup2", "bash"}, features...)...); f != "" {
 		t.Skip("this host has no " + f)
 	}
 	dir, err := os.MkdirTemp("", "pinfold-bed")
@@ -41,29 +41,23 @@ func newBed(t *testing.T, features ...string) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	path, err := exec.LookPath("pinfold")
-	if err != nil {
-		t.Fatal(err)
-	}
-	init, err := buildInit(t.TempDir())()
-	if err != nil {
-		t.Fatal(err)
-	}
-	parent, err := testCgroup(t.Name(), true)
+	p, err := newPlace(t.Name(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket := dir + "/sock"
-	b := &bed{Client: &client.Client{Socket: socket}, t: t, dir: dir, s: &service{},
-		env: []string{"PINFOLD_SOCKET=" + socket, "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TERM=dumb", "LC_ALL=C.UTF-8", "PS1=$ "}}
+	b := &bed{Client: &client.Client{Socket: socket}, place: p, t: t, s: &service{},
+		env: append(managerEnv(), "PINFOLD_SOCKET="+socket, "PATH="+p.path(), "HOME="+dir, "SHELL=/bin/sh", "TERM=dumb", "LC_ALL=C.UTF-8", "PS1=$ ")}
 	b.serve = func() {
-		b.s.start(path, serveArgs(dir, init, parent), b.env)
+		if err := b.s.start(p, b.env); err != nil {
+			t.Error(err)
+		}
 		if err := b.s.ready(socket); err != nil {
 			t.Error(err)
 		}
 	}
 	t.Cleanup(func() {
-		for _, rel := range b.s.clean(socket, parent) {
+		for _, rel := range b.s.clean(socket, p) {
 			t.Errorf("cgroup left behind: %s", rel)
 		}
 		if t.Failed() {
@@ -74,9 +68,16 @@ func newBed(t *testing.T, features ...string) *bed {
 	return b
 }
 
+// command is one that the user types.
 func (b *bed) command(words ...string) *exec.Cmd {
+	b.t.Helper()
 	c := exec.Command(words[0], words[1:]...)
 	c.Env, c.Dir = b.env, b.dir
+	done, err := b.runAs(c)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(done)
 	return c
 }
 
@@ -129,9 +130,14 @@ func (b *bed) sit(words ...string) *person {
 	if err := pty.Setsize(m, &pty.Winsize{Rows: 24, Cols: 80}); err != nil {
 		b.t.Fatal(err)
 	}
+	if b.changes() { // as whoever opens a session does
+		if err := s.Chown(b.uid, -1); err != nil {
+			b.t.Fatal(err)
+		}
+	}
 	p.was = p.state()
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = s, s, s
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p.cmd.SysProcAttr.Setsid, p.cmd.SysProcAttr.Setctty = true, true
 	if err := p.cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func TestInPlaceChangesNothing(t *testing.T) {
 		for i, head := range []string{"", "pinfold run --in-place --"} {
 			c := b.command("bash", "-c", strings.ReplaceAll(way, "%s", head))
 			c.Env = append(c.Env, "WHAT="+what)
-			c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			c.SysProcAttr.Setsid = true
 			out, err := c.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", head, err, out)
@@ -153,7 +153,7 @@ func TestInPlaceServerOverPipes(t *testing.T) {
 	write(t, b.dir+"/server.sh", `echo $$ >server.pid; setsid sleep 1000 </dev/null >/dev/null 2>&1 &
 echo $! >helper.pid
 while read -r line; do id=${line##*'"id":'}; echo "{\"jsonrpc\":\"2.0\",\"id\":${id%%\}*},\"result\":\"pong\"}"; done`)
-	if lacks([]string{"npx", "node"}) == "" {
+	if lacks("npx", "node") == "" {
 		ways["npx"] = []string{"npx", "--no-install", "some-server"}
 		write(t, b.dir+"/package.json", `{"name": "x", "version": "1.0.0"}`)
 		write(t, b.dir+"/node_modules/.bin/some-server", "#!/bin/sh\nexec bash server.sh\n")
@@ -244,7 +244,7 @@ func TestInPlaceDaemons(t *testing.T) {
 		{"git", "git init -q repo; cd repo; git -c user.name=a -c user.email=b commit -q --allow-empty -m x; git log --oneline | cat", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if lacks([]string{c.name}) != "" {
+			if lacks(c.name) != "" {
 				t.Skip("this host has no " + c.name)
 			}
 			cmd := b.command("pinfold", "run", "--in-place", "--", "sh", "-c", c.script)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs the command line as a person types it: the txtar files of
 // testdata/script. Beside testscript's own commands they have
 //
-//	needs FEATURE...        skip where the host has not got root, cgroup2 or a program
+//	needs FEATURE...        skip where the host has not got one: root, holder (who may hold turns), cgroup2 or a program
 //	page FILE               run the sh blocks of a page against the service
 //	exits CODE command...   run a command that must exit with CODE
 //	serve [flags]           start the service on directories below $WORK, wait until it is ready
@@ -38,16 +38,13 @@ func TestMain(m *testing.M) {
 //	setfrom NAME INDEX      set a variable to a word of the last output
 //	alive|dead FILE         whether the process whose pid the file has lives
 func TestScripts(t *testing.T) {
-	init := buildInit(t.TempDir())
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       flag.Lookup("update").Value.String() == "true",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Setup: func(e *testscript.Env) error {
-			e.Values["init"] = init
-			return setupScript(e)
-		},
+		Setup:               setupScript,
+		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"needs": needs, "page": page, "exits": exits, "serve": serveIn, "stopserve": stopServe,
 			"waitfile": waitFile, "steady": steady, "alive": isAlive(true), "dead": isAlive(false), "setfrom": setFrom, "setturn": setTurn, "onejson": oneJSON,
@@ -64,12 +61,31 @@ func setupScript(e *testscript.Env) error {
 		return err
 	}
 	e.Setenv("MESS", mess)
+	s, err := theSetting()
+	if err != nil {
+		return err
+	}
+	e.Setenv("GRADE", s.grade)
+	e.Setenv("WHO", s.name)
 	if err := os.Mkdir(filepath.Join(e.WorkDir, "beats"), 0o755); err != nil {
 		return err
 	}
 	e.Values["service"] = &service{}
 	e.Values["t"] = e.T()
 	return nil
+}
+
+// condition is what a line of a script may ask for in brackets: [root], that
+// root types the commands; [scope], that turns are held at that grade.
+func condition(cond string) (bool, error) {
+	s, err := theSetting()
+	switch cond {
+	case "root":
+		return s.uid == 0, err
+	case "scope":
+		return s.grade == "scope", err
+	}
+	return false, fmt.Errorf("no such condition: %s", cond)
 }
 
 // needs is the only way to skip. It asks the host, not our own code, which may
@@ -79,16 +95,18 @@ func needs(ts *testscript.TestScript, neg bool, features []string) {
 	if testing.Short() {
 		t.Skip("-short: the scripts that need no service only")
 	}
-	if f := lacks(features); f != "" {
+	if f := lacks(features...); f != "" {
 		t.Skip("this host has no " + f)
 	}
 }
 
 // lacks is the first feature that this host has not got; empty: it has all.
-func lacks(features []string) string {
+func lacks(features ...string) string {
 	for _, f := range features {
 		var has bool
 		switch f {
+		case "holder": // who may hold turns: root, and a user who has a service manager
+			has = os.Getuid() == 0 || os.Getenv("XDG_RUNTIME_DIR") != "" && os.Getenv("PINFOLD_TEST_GRADE") == "scope"
 		case "root":
 			has = os.Getuid() == 0
 		case "cgroup2":

@@ -22,50 +22,51 @@ import (
 
 // service is the real service of one script.
 type service struct {
-	cmd  *exec.Cmd
-	gone chan struct{}
-	log  *syncBuffer
-}
-
-// buildInit returns a function that builds pinfold-init into dir, once.
-func buildInit(dir string) func() (string, error) {
-	return sync.OnceValues(func() (string, error) {
-		out := filepath.Join(dir, initName)
-		b, err := exec.Command("go", "build", "-o", out, "pinfold.dev/cmd/pinfold-init").CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("build %s: %w\n%s", initName, err, b)
-		}
-		return out, nil
-	})
+	place place
+	cmd   *exec.Cmd
+	gone  chan struct{}
+	log   *syncBuffer
 }
 
 func serveIn(ts *testscript.TestScript, neg bool, args []string) {
-	init, err := ts.Value("init").(func() (string, error))()
-	ts.Check(err)
-	s := ts.Value("service").(*service)
-	first := s.cmd == nil
-	parent, err := testCgroup(ts.Name(), first)
-	ts.Check(err)
-	ts.Setenv("CGROUP", parent)
-	path, err := exec.LookPath("pinfold")
-	ts.Check(err)
-	s.start(path, append(serveArgs(ts.MkAbs("."), init, parent), args...),
-		[]string{"PINFOLD_SOCKET=" + ts.Getenv("PINFOLD_SOCKET"), "PATH=" + ts.Getenv("PATH")})
-	if first {
+	s, socket := ts.Value("service").(*service), ts.Getenv("PINFOLD_SOCKET")
+	env := append(managerEnv(), "PINFOLD_SOCKET="+socket, "PATH="+os.Getenv("PATH"))
+	if s.cmd == nil {
+		p, err := newPlace(ts.Name(), ts.MkAbs("."))
+		ts.Check(err)
+		ts.Setenv("CGROUP", p.cgroup)
+		if p.changes() {
+			ts.Check(openUp(p.dir))
+			ts.Check(p.wrapper(p.dir + "/.as"))
+			ts.Setenv("PATH", p.dir+"/.as:"+p.path())
+		}
+		s.place = p
 		ts.Defer(func() {
-			left := s.clean(ts.Getenv("PINFOLD_SOCKET"), parent)
+			left := s.clean(socket, p)
 			ts.Logf("service log:\n%s", s.log)
 			for _, rel := range left {
 				ts.Value("t").(interface{ Errorf(string, ...any) }).Errorf("cgroup left behind: %s", rel)
 			}
 		})
 	}
-	ts.Check(s.ready(ts.Getenv("PINFOLD_SOCKET")))
+	ts.Check(s.start(s.place, env, args...))
+	ts.Check(s.ready(socket))
 }
 
-func serveArgs(dir, init, parent string) []string {
-	return []string{"serve", "--runtime-dir", dir + "/run", "--state-dir", dir + "/state", "--init", init,
-		"--grade", "cgroup", "--cgroup-parent", parent, "--log-level", "debug"}
+// openUp lets everybody write what a script has in its directory.
+func openUp(dir string) error {
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // testscript's own
+		return err
+	}
+	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || d.Type()&os.ModeSymlink != 0 {
+			return err
+		}
+		if d.IsDir() {
+			return os.Chmod(p, 0o777)
+		}
+		return os.Chmod(p, 0o666)
+	})
 }
 
 // ready returns when the service answers.
@@ -89,22 +90,30 @@ func (s *service) ready(socket string) error {
 
 // start runs the service so that it dies with us: Pdeathsig fires when the
 // starting thread ends, so that thread stays until the service has.
-func (s *service) start(path string, args, env []string) {
-	s.cmd, s.gone, s.log = exec.Command(path, args...), make(chan struct{}), &syncBuffer{}
-	s.cmd.Env, s.cmd.Stderr, s.cmd.Stdout = env, s.log, s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan struct{})
-	cmd, gone := s.cmd, s.gone
+func (s *service) start(p place, env []string, args ...string) error {
+	cmd, gone, log := exec.Command(filepath.Join(p.bin, "pinfold"), append(p.serveArgs(), args...)...), make(chan struct{}), &syncBuffer{}
+	cmd.Env, cmd.Stderr, cmd.Stdout = env, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	done := func() {}
+	if p.own {
+		var err error
+		if done, err = p.runAs(cmd); err != nil {
+			return err
+		}
+	}
+	defer done()
+	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer close(gone)
 		err := cmd.Start()
-		close(started)
+		started <- err
 		if err == nil {
 			_ = cmd.Wait()
 		}
 	}()
-	<-started
+	s.cmd, s.gone, s.log = cmd, gone, log
+	return <-started
 }
 
 func stopServe(ts *testscript.TestScript, neg bool, args []string) {
@@ -120,7 +129,7 @@ func stopServe(ts *testscript.TestScript, neg bool, args []string) {
 
 // clean ends all turns and the service, and returns the cgroups of turns that
 // were left behind.
-func (s *service) clean(socket, parent string) (left []string) {
+func (s *service) clean(socket string, p place) (left []string) {
 	c := &client.Client{Socket: socket}
 	if l, err := c.Turns(context.Background(), true, ""); err == nil {
 		now := int64(0)
@@ -139,13 +148,7 @@ func (s *service) clean(socket, parent string) (left []string) {
 		_ = s.cmd.Process.Kill()
 		<-s.gone
 	}
-	// The service's own directory stays, the turns' must not.
-	for _, dir := range removeCgroup(parent) {
-		if rel, _ := filepath.Rel(parent, dir); strings.Contains(rel, "/") {
-			left = append(left, rel)
-		}
-	}
-	return left
+	return p.left()
 }
 
 // testCgroup is a cgroup of one script of this process. Those of processes that

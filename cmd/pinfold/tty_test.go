@@ -164,7 +164,7 @@ func TestStopAndGoOn(t *testing.T) {
 	b.word("pid2")
 	p.types("one\r")
 	p.sees("<one>")
-	jobs := b.out("pgrep", "-n", "-f", "pinfold run -t -- sh -c stty")
+	jobs := b.out("pgrep", "-n", "-P", fmt.Sprint(p.cmd.Process.Pid), "-f", "pinfold run -t -- sh -c stty")
 	b.out("kill", "-TSTP", jobs)
 	p.sees(`\[1\]\+ +Stopped +pinfold run -t`)
 	p.types("stty -a | grep -o '.icanon'\r")
