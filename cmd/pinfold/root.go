@@ -83,8 +83,9 @@ func (a *app) commands() []*cobra.Command {
 		a.serveCmd(),
 		a.beginCmd(), a.runCmd(), a.finishCmd(), a.abandonCmd(),
 		a.psCmd(), a.treeCmd(), a.showCmd(), a.waitCmd(), a.signalCmd(),
+		a.touchCmd(), a.takeCmd(), a.freezeCmd(), a.thawCmd(), a.policyCmd(),
 		a.logsCmd(), a.attachCmd(), a.writeCmd(),
-		a.receiptCmd(), a.receiptsCmd(),
+		a.receiptCmd(), a.receiptsCmd(), a.eventsCmd(),
 		a.doctorCmd(), a.versionCmd(),
 	}
 }

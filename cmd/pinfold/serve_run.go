@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/events"
 	"pinfold.dev/internal/hold"
 	"pinfold.dev/internal/outputs"
 	"pinfold.dev/internal/store"
@@ -53,19 +54,28 @@ func runServe(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer kept.Close()
+	log, err := events.Open(events.Config{StateDir: o.StateDir, RuntimeDir: o.RuntimeDir, Boot: host.Boot(), Log: o.Log})
+	if err != nil {
+		return err
+	}
 	m := containment.New(containment.Config{Host: host, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
-		Own: hold.OwnAttributes(), Outputs: kept, Retention: o.Retention, OutputRoom: o.OutputRoom})
+		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	if err := m.Recover(ctx); err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}
+	log.Retain(m.Knows)
 	for _, err := range host.EndStrays(ctx, m.Knows) {
 		o.Log.Warn("a stray cgroup of an earlier service", "what", err)
 	}
 	err = serveSocket(ctx, o, m, admin)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 	defer cancel()
-	return errors.Join(err, m.Close(end))
+	err = errors.Join(err, m.Close(end))
+	if lerr := log.Close(end); lerr != nil {
+		o.Log.Warn("some events are lost", "error", lerr)
+	}
+	return err
 }
 
 // serveSocket listens, says that it is ready, and answers until ctx ends.
