@@ -17,8 +17,8 @@ func (a *app) abandonCmd() *cobra.Command {
 seen empty, and prints the receipt. A second call prints the first receipt.
 
 Exit status: 0 only when the receipt is complete; 1 when something could not be
-ended, or not be seen, or when the turn had finished before and what it left
-running is still held; others as in "pinfold help exit-codes".`,
+ended, or not be seen, or when what the turn left running is still held, since it
+had finished before or its policy keeps processes; others as in "pinfold help exit-codes".`,
 		Example: `  pinfold abandon k3v9
   pinfold abandon --grace 0 k3v9          # KILL at once
   pinfold abandon --leftovers k3v9        # what a finished turn left running`,
@@ -43,12 +43,16 @@ running is still held; others as in "pinfold help exit-codes".`,
 	return c
 }
 
-// stillHeld refuses to call a turn abandoned that had finished before and whose
-// leftovers run on.
+// stillHeld tells that leftovers run on, of a turn that had finished before or
+// whose policy keeps them.
 func stillHeld(r api.Receipt) error {
 	if len(r.Leftovers) == 0 || r.LeftoversEndedAt != nil {
 		return nil
 	}
-	return &exitError{exitNo, api.Errorf(api.CodeTurnOver, "turn %s had finished before, and what it left running is still held", r.Turn).
+	what := "had finished before"
+	if r.State == api.StateAbandoned {
+		what = "is abandoned by a rule that keeps processes"
+	}
+	return &exitError{exitNo, api.Errorf(api.CodeTurnOver, "turn %s %s, and what it left running is still held", r.Turn, what).
 		WithRemedy("pinfold abandon --leftovers %s", r.Turn)}
 }

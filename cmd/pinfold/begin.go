@@ -8,12 +8,16 @@ import (
 
 func (a *app) beginCmd() *cobra.Command {
 	var f turnFlags
+	var life lifeFlags
 	c := &cobra.Command{
 		Use:   "begin",
 		Short: "Open a turn and print its id",
 		Long: `Open a turn and print its id. Nothing runs in it yet: start processes with
 "pinfold run --turn ID", and end it with finish or abandon. What the host could
 not give this turn is told on stderr, and by "pinfold show".
+
+Clocks end it by themselves (--wall, --lease, --idle); a client that is bound to
+it, when that goes. What then happens to its processes says "pinfold policy".
 
 Exit status: see "pinfold help exit-codes".`,
 		Example: `  t=$(pinfold begin --label "fix the build")
@@ -22,6 +26,9 @@ Exit status: see "pinfold help exit-codes".`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			req, err := f.request(c)
+			if err == nil {
+				err = life.enter(c, &req)
+			}
 			if err != nil {
 				return err
 			}
@@ -34,6 +41,7 @@ Exit status: see "pinfold help exit-codes".`,
 		},
 	}
 	f.register(c)
+	life.register(c)
 	return c
 }
 

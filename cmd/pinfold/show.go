@@ -56,6 +56,16 @@ func renderTurn(t api.Turn, now time.Time, st style) string {
 	put("unit", t.Unit)
 	put("limits", limitsText(t.Limits))
 	put("leftovers", string(t.Leftovers))
+	if t.Frozen {
+		put("frozen", "its processes and clocks stand still")
+	}
+	for _, k := range t.Clocks {
+		put("clock", fmt.Sprintf("%s: %s of %s left, %s", k.Name, ageMS(k.LeftMS), ageMS(k.LimitMS), untilText(k)))
+	}
+	put("client", clientText(t.Client))
+	for _, why := range slices.Sorted(maps.Keys(t.Policy)) {
+		put("policy", ruleText(why, t.Policy[why]))
+	}
 	put("alive", alive(t.Alive))
 	for _, d := range t.Degraded {
 		put("note", d)
@@ -90,4 +100,33 @@ func limitsText(l *api.Limits) string {
 		s = append(s, fmt.Sprintf("CPU %d%%", l.CPUPercent))
 	}
 	return strings.Join(s, ", ")
+}
+
+func untilText(k api.Clock) string {
+	if k.DueAt == nil {
+		return "stands still"
+	}
+	return "ends " + dueText(k)
+}
+
+func clientText(c api.Client) string {
+	if c.Bind == "" || c.Bind == api.BindNone {
+		return ""
+	}
+	s := "bound to a " + string(c.Bind)
+	if c.OnGone == api.OnGoneDetach {
+		return s + ", goes on without"
+	}
+	return s + ", abandoned without"
+}
+
+func ruleText(why api.Reason, r api.EndRule) string {
+	s := string(why)
+	if r.Processes != "" {
+		s += ", processes " + string(r.Processes)
+	}
+	if r.Jobs != "" {
+		s += ", jobs " + string(r.Jobs)
+	}
+	return s
 }
