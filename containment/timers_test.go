@@ -180,7 +180,7 @@ func TestFrozenTurnDoesNotTimeOut(t *testing.T) {
 		if h.holds[0].endings() != 0 {
 			t.Error("the deadline did not stand still")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if h.holds[0].endings() != 1 {
 			t.Error("the deadline is still standing")
