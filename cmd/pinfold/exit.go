@@ -104,7 +104,7 @@ func codeOf(err error) int {
 	case api.CodeTimeout:
 		return exitTimeout
 	case api.CodeBadRequest, api.CodeForbidden, api.CodePeerUnverifiable, api.CodeTurnOver,
-		api.CodeStaleEpoch, api.CodeTooLarge, api.CodeLaunchRefused, api.CodeExecFailed,
+		api.CodeStaleEpoch, api.CodeConflict, api.CodeTooLarge, api.CodeLaunchRefused, api.CodeExecFailed,
 		api.CodeGradeUnavailable, api.CodeLimitUnavailable:
 		return exitRefused
 	}
