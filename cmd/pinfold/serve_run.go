@@ -43,6 +43,9 @@ func runServe(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer st.Close()
+	if note := st.Note(); note != "" {
+		o.Log.Warn(note)
+	}
 	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, Init: o.Init,
 		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log})
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -25,7 +27,8 @@ var (
 )
 
 type history struct {
-	db   *bbolt.DB
+	db   *bbolt.DB // nil: it could not even be read
+	why  error     // nothing can be written
 	keep int
 	puts atomic.Uint64
 }
@@ -37,7 +40,30 @@ const trimEvery = 64
 // lockWait is how long to wait for another service to let go of the file.
 const lockWait = 3 * time.Second
 
-func openHistory(path string) (*history, error) {
+// openHistory opens the file. What a service holds must be endable without it:
+// where nothing can be written it is read, if there is one, and every put fails;
+// one that is damaged is set aside. The note says so.
+func openHistory(path string) (h *history, note string, err error) {
+	h, err = openWritable(path)
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		h = &history{keep: keptTurns, why: err}
+		if db, rerr := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true}); rerr == nil {
+			h.db = db
+		}
+		return h, "the history cannot be written: turns that end stay in the runtime directory", nil
+	case errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum):
+		aside := fmt.Sprintf("%s.damaged-%d", path, time.Now().Unix())
+		if rerr := os.Rename(path, aside); rerr != nil {
+			return nil, "", errors.Join(err, rerr)
+		}
+		note = fmt.Sprintf("the history was damaged (%v); it begins anew, the old one is %s", err, aside)
+		h, err = openWritable(path)
+	}
+	return h, note, err
+}
+
+func openWritable(path string) (*history, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
 	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open history %s: another service has it open", path)
@@ -60,7 +86,26 @@ func openHistory(path string) (*history, error) {
 	return &history{db: db, keep: keptTurns}, nil
 }
 
-func (h *history) close() error { return h.db.Close() }
+func (h *history) close() error {
+	if h.db == nil {
+		return nil
+	}
+	return h.db.Close()
+}
+
+// view reads, what there is.
+func (h *history) view(f func(turns, times *bbolt.Bucket) error) error {
+	if h.db == nil {
+		return nil
+	}
+	return h.db.View(func(tx *bbolt.Tx) error {
+		turns, times := tx.Bucket(byTurn), tx.Bucket(byTime)
+		if turns == nil || times == nil {
+			return nil
+		}
+		return f(turns, times)
+	})
+}
 
 // timeKey orders by the time the record was last saved, then by id.
 func timeKey(r containment.Record) []byte {
@@ -72,6 +117,9 @@ func (h *history) put(r containment.Record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode history: %w", err)
+	}
+	if h.why != nil {
+		return fmt.Errorf("write history: %w", h.why)
 	}
 	look := h.puts.Add(1)%trimEvery == 0
 	err = h.db.Batch(func(tx *bbolt.Tx) error { // many endings at once share one sync
@@ -119,8 +167,8 @@ func (h *history) trim(turns, times *bbolt.Bucket) error {
 }
 
 func (h *history) get(turn string) (r containment.Record, ok bool, err error) {
-	err = h.db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(byTurn).Get([]byte(turn))
+	err = h.view(func(turns, _ *bbolt.Bucket) error {
+		b := turns.Get([]byte(turn))
 		if b == nil {
 			return nil
 		}
@@ -134,8 +182,8 @@ func (h *history) get(turn string) (r containment.Record, ok bool, err error) {
 }
 
 func (h *history) list(owner *uint32, limit int) (out []containment.Record, err error) {
-	err = h.db.View(func(tx *bbolt.Tx) error {
-		turns, c := tx.Bucket(byTurn), tx.Bucket(byTime).Cursor()
+	err = h.view(func(turns, times *bbolt.Bucket) error {
+		c := times.Cursor()
 		for k, _ := c.Last(); k != nil && len(out) < limit; k, _ = c.Prev() {
 			var r containment.Record
 			if json.Unmarshal(turns.Get(k[8:]), &r) != nil {

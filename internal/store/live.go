@@ -26,6 +26,7 @@ var turnID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 type Store struct {
 	turns string // runtime directory + "/turns"
 	hist  *history
+	note  string
 }
 
 // Open opens, and where needed makes, the directories (0700). It fails when
@@ -37,12 +38,15 @@ func Open(runtimeDir, stateDir string) (*Store, error) {
 			return nil, err
 		}
 	}
-	h, err := openHistory(filepath.Join(stateDir, "history.db"))
+	h, note, err := openHistory(filepath.Join(stateDir, "history.db"))
 	if err != nil {
 		return nil, err
 	}
-	return &Store{turns: turns, hist: h}, nil
+	return &Store{turns: turns, hist: h, note: note}, nil
 }
+
+// Note says, for people, what is wrong with the history; blank: nothing.
+func (s *Store) Note() string { return s.note }
 
 // ownDir makes dir, or checks that it is ours and nobody else can write it.
 func ownDir(dir string) error {
