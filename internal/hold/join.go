@@ -152,7 +152,7 @@ func (x *hold) move(ctx context.Context, h *pidfd.Handle, leaf *cgroup.Dir, from
 	if exited, err := h.Exited(); err != nil || exited {
 		return api.Errorf(api.CodePeerUnverifiable, "the caller has exited")
 	}
-	if err := leaf.Add(h.PID()); err != nil {
+	if err := x.add(ctx, h.PID(), leaf); err != nil {
 		return moveError(h.PID(), err)
 	}
 	id, err := h.CgroupID()
@@ -163,6 +163,22 @@ func (x *hold) move(ctx context.Context, h *pidfd.Handle, leaf *cgroup.Dir, from
 	x.moveBack(ctx, leaf, from)
 	return api.Errorf(api.CodePeerUnverifiable, "the caller exited, or left again, while it was moved (%v)", errors.Join(err, xerr))
 }
+
+// add puts a process into a leaf. Where a user's service may not, because it is
+// out of a log-in session, say, that user's manager can.
+func (x *hold) add(ctx context.Context, pid int, leaf *cgroup.Dir) error {
+	err := leaf.Add(pid)
+	sub, below := strings.CutPrefix(leaf.Path(), x.facts.Cgroup)
+	if !denied(err) || !below || x.host.mgr == nil || !x.facts.UserManager {
+		return err
+	}
+	if merr := x.host.mgr.Attach(ctx, x.facts.Unit, sub, pid); merr != nil {
+		return fmt.Errorf("%w; and %w", err, merr)
+	}
+	return nil
+}
+
+func denied(err error) bool { return errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) }
 
 // moveBack empties a leaf that nobody was to be in.
 func (x *hold) moveBack(ctx context.Context, leaf *cgroup.Dir, from string) {
@@ -183,7 +199,10 @@ func (x *hold) moveBack(ctx context.Context, leaf *cgroup.Dir, from string) {
 			return
 		}
 		for _, p := range pids {
-			_ = back.Add(p.PID)
+			if err := back.Add(p.PID); denied(err) {
+				x.host.log.Error("move back what joined by mistake", "turn", x.turn, "leaf", leaf.Path(), "error", err)
+				return
+			}
 		}
 	}
 }
@@ -196,8 +215,8 @@ func moveError(pid int, err error) error {
 		e = e.With("errno_name", errnoName(errno))
 	}
 	switch {
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return e.WithRemedy("a user's service may move only what runs below its own manager's cgroup, which a login session does not: " +
+	case denied(err):
+		return e.WithRemedy("a user's service may move only the user's own processes, and without the user's manager only those below its own cgroup: " +
 			"use the system service, start the caller with systemd-run --user --scope, or launch through the API")
 	case errors.Is(err, syscall.ESRCH):
 		e.Code = api.CodePeerUnverifiable
