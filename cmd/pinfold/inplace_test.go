@@ -29,11 +29,12 @@ func statOf(t *testing.T, pid string) []string {
 }
 
 // what is what a process is to those around it. The numbers that differ from run
-// to run are its own.
+// to run are its own. The mask is read without a fork, around which bash has
+// another.
 const what = `read -r x </proc/$$/stat; set -- ${x##*) }
 echo "ppid $2 session $4 tty $5 self-leads-group $(($3 == $$)) group $3"
 ulimit -n; ulimit -Hn; umask; pwd
-grep -E '^(Sig(Blk|Ign)|NoNewPrivs|Groups|CapEff)' /proc/$$/status
+while read -r line; do case $line in SigBlk*|SigIgn*|NoNewPrivs*|Groups*|CapEff*) echo "$line";; esac; done </proc/$$/status
 echo /proc/self/fd/*
 env | sort | grep -v '^_='`
 
