@@ -76,6 +76,10 @@ func askAsPeer(c *client.Client, step string) peerAnswer {
 		_, err = c.Abandon(ctx, turn, api.AbandonRequest{})
 	case "receipt":
 		_, err = c.Receipt(ctx, turn)
+	case "events":
+		a.Turns, err = turnsTold(ctx, c, turn)
+	case "ack":
+		_, err = c.AckEvents(ctx, "peer", 1)
 	default:
 		err = errors.New("no such step")
 	}
