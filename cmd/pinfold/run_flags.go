@@ -32,6 +32,20 @@ func (f *runFlags) register(c *cobra.Command) {
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal of its own, which this one stands for")
 	fs.BoolVarP(&f.detach, "detach", "d", false, "print turn and process id and leave; the turn stays open, and the output is kept for logs")
 	fs.BoolVar(&f.inPlace, "in-place", false, "move this very process into the turn, then execute the command as it")
+	f.registerProcess(c)
+	fs.StringVar(&f.deadline, "deadline", "", "end the command, with all that it started, when it runs longer than this, such as 10m")
+	fs.StringVar(&f.key, "key", "", "with --turn: the same request with the same key launches once")
+	fs.StringArrayVar(&f.tags, "tag", nil, "your own KEY=VALUE, kept with the process (repeatable)")
+	fs.StringVar(&f.stdin, "stdin", "", "with --detach: null (default), or pipe for write and attach")
+	fs.StringVar(&f.stdout, "stdout", "", "with --detach: spool (default), or null")
+	fs.StringVar(&f.stderr, "stderr", "", "with --detach: spool (default), stdout for one stream of both, or null")
+	fs.StringVar(&f.keep, "keep", "", "with --detach or --tty: how much of each stream is kept (default 16M)")
+	fs.Int64Var(&f.epoch, "epoch", 0, "with --turn: refuse unless the turn has this epoch")
+}
+
+// registerProcess registers what is said of any process.
+func (f *runFlags) registerProcess(c *cobra.Command) {
+	fs := c.Flags()
 	fs.StringVarP(&f.user, "user", "u", "", "run as this user (only root may name another)")
 	fs.StringVar(&f.group, "group", "", "run as this group (only root)")
 	fs.StringVar(&f.groups, "groups", "", "supplementary groups, with commas; - for none (only root)")
@@ -45,14 +59,6 @@ func (f *runFlags) register(c *cobra.Command) {
 	fs.IntVar(&f.oomScoreAdj, "oom-score-adj", 0, "preference as a victim when memory runs out, -1000 to 1000 (below 0 only root)")
 	fs.BoolVar(&f.noNewPrivs, "no-new-privs", false, "set-user-ID programs gain nothing")
 	fs.StringVar(&f.stopSignal, "stop-signal", "", "what asks the command to stop when its turn is ended (default TERM)")
-	fs.StringVar(&f.deadline, "deadline", "", "end the command, with all that it started, when it runs longer than this, such as 10m")
-	fs.StringVar(&f.key, "key", "", "with --turn: the same request with the same key launches once")
-	fs.StringArrayVar(&f.tags, "tag", nil, "your own KEY=VALUE, kept with the process (repeatable)")
-	fs.StringVar(&f.stdin, "stdin", "", "with --detach: null (default), or pipe for write and attach")
-	fs.StringVar(&f.stdout, "stdout", "", "with --detach: spool (default), or null")
-	fs.StringVar(&f.stderr, "stderr", "", "with --detach: spool (default), stdout for one stream of both, or null")
-	fs.StringVar(&f.keep, "keep", "", "with --detach or --tty: how much of each stream is kept (default 16M)")
-	fs.Int64Var(&f.epoch, "epoch", 0, "with --turn: refuse unless the turn has this epoch")
 }
 
 // check refuses flags that mean something together with others only.
