@@ -37,6 +37,7 @@ const (
 // among it whatever the query says. next is the number to go on after; when it is
 // q.After, there is nothing yet.
 func (m *Manager) Events(ctx context.Context, q EventQuery) (events []api.Event, next int64, err error) {
+	m.awaitTold(ctx)
 	if q.After < 0 {
 		return nil, m.cfg.Events.Last(), nil
 	}
@@ -60,6 +61,17 @@ func (m *Manager) Events(ctx context.Context, q EventQuery) (events []api.Event,
 		next = to
 	}
 	return events, next, nil
+}
+
+// toldSoon bounds the wait for what was told just now.
+const toldSoon = 250 * time.Millisecond
+
+// awaitTold waits, not for long, until readers see what was told before: whoever
+// has the answer to a call finds what it did among the events.
+func (m *Manager) awaitTold(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, toldSoon)
+	defer cancel()
+	_ = m.cfg.Events.Flush(ctx) // readers are told from memory then, or soon
 }
 
 func (q EventQuery) match(e api.Event) bool {

@@ -67,7 +67,7 @@ from typing import (IO, Any, Callable, Dict, Generator, Iterable, Iterator, List
 
 __version__ = "0.1"
 __all__ = [
-    "Client", "Turn", "Process", "Output", "Popen", "AsyncProcess", "Receipt", "Counts", "Status", "Gap", "Slice", "run",
+    "Client", "Turn", "Process", "Output", "Popen", "AsyncProcess", "Receipt", "Counts", "Status", "Gap", "Slice", "Event", "Events", "run",
     "PIPE", "STDOUT", "DEVNULL", "CalledProcessError", "CompletedProcess", "SubprocessError", "TimeoutExpired",
     "PinfoldError", "BadRequest", "Forbidden", "PeerUnverifiable", "NotFound", "Timeout", "TurnOver", "StaleEpoch",
     "IdempotencyConflict", "TooLarge", "ExecFailed", "LaunchRefused", "GradeUnavailable", "LimitUnavailable",
@@ -523,6 +523,28 @@ class Client:
         answer: Json = json.loads(data)
         return answer
 
+    def _lines(self, path: str, **query: Any) -> Tuple[Generator[Json, None, None], http.client.HTTPMessage]:
+        """Opens an answer of lines of JSON: a generator whose request is made."""
+        timeout = None if query.get("follow") else self.timeout
+        c, answer = self._open("GET", path + _query(query), None, {"Accept": "application/x-ndjson"}, (), timeout)
+
+        def lines() -> Generator[Json, None, None]:
+            done = False
+            try:
+                for line in answer:
+                    yield json.loads(line)
+                done = not answer.will_close
+            finally:
+                if done:
+                    self._give(c)
+                else:
+                    c.close()
+
+        if answer.status >= 400:
+            with contextlib.closing(c):
+                raise _error(answer.status, answer.read())
+        return lines(), answer.headers
+
     def _again(self, ask: Callable[[], _T]) -> _T:
         """Asks, and asks again while the service is away."""
         end: Optional[float] = None
@@ -573,6 +595,21 @@ class Client:
         answer = self._again(lambda: self._call("GET", "/v1/turns", all="true" if all else "", session=session, state=state))
         found: List[Json] = answer["turns"]
         return found
+
+    def events(self, *, after: Optional[int] = None, consumer: str = "", turn: str = "", session: str = "",
+               kinds: Iterable[str] = (), follow: bool = False) -> Events:
+        """What happened, in order, to the turns that we may see; see `Events`.
+
+        It begins after a number, -1 for what happens from now on, or after what
+        a consumer has acknowledged; else with the oldest that is kept.
+        """
+        return Events(self, after, _said(consumer=consumer, turn=turn, session=session, kinds=",".join(kinds)), follow)
+
+    def acknowledge_events(self, consumer: str, seq: int) -> bool:
+        """Says that a consumer has dealt with every event up to a number; durably.
+        True for the one who says so first: whoever gets False is not to act.
+        Unavailable leaves open who was first."""
+        return not self._call("POST", "/v1/events/ack", {"consumer": consumer, "seq": seq}).get("repeated", False)
 
     def receipt(self, turn: str) -> Receipt:
         """The receipt of a turn that was ended."""
@@ -714,6 +751,10 @@ class Turn:
         """The processes that the turn holds now, descendants included."""
         members: List[Json] = self.client._again(lambda: self.client._call("GET", self._path + "/tree"))["members"]
         return members
+
+    def events(self, *, after: Optional[int] = None, kinds: Iterable[str] = (), follow: bool = False) -> Events:
+        """What happened to the turn, in order; see `Client.events`."""
+        return self.client.events(after=after, turn=self._path.rpartition("/")[2], kinds=kinds, follow=follow)
 
     def processes(self) -> List[Process]:
         """What was launched in the turn, oldest first."""
@@ -1025,28 +1066,9 @@ class Output:
 
     def _lines(self, **query: Any) -> Generator[Json, None, None]:
         """Opens an answer of lines of JSON; a generator whose request is made."""
-        client = self.process.turn.client
-        path = f"{self.process._path}/output" + _query(dict(query, stream=self.stream))
-        timeout = None if query.get("follow") else client.timeout
-        c, answer = client._open("GET", path, None, {"Accept": "application/x-ndjson"}, (), timeout)
-
-        def lines() -> Generator[Json, None, None]:
-            done = False
-            try:
-                for line in answer:
-                    yield json.loads(line)
-                done = not answer.will_close
-            finally:
-                if done:
-                    client._give(c)
-                else:
-                    c.close()
-
-        if answer.status >= 400:
-            with contextlib.closing(c):
-                raise _error(answer.status, answer.read())
-        self._total, self._dropped = (int(answer.headers.get("Pinfold-" + h) or 0) for h in ("Total", "Dropped"))
-        return lines()
+        lines, headers = self.process.turn.client._lines(f"{self.process._path}/output", stream=self.stream, **query)
+        self._total, self._dropped = (int(headers.get("Pinfold-" + h) or 0) for h in ("Total", "Dropped"))
+        return lines
 
     def _piece(self, line: Json) -> Union[bytes, Gap, None]:
         if "exit" in line:
@@ -1086,6 +1108,76 @@ class Output:
                          reader._dropped)
 
         return self.process.turn.client._again(ask)
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened. `seq` is its number; `raw` is all that the service
+    says. `stopped`: the turn was being ended, or had ended: nothing that waits for
+    it is to be woken. Of kind gap: what was up to seq is not kept."""
+
+    seq: int
+    kind: str
+    turn: str
+    process: str
+    stopped: bool
+    raw: Json = field(repr=False)
+
+    @classmethod
+    def of(cls, raw: Json) -> Event:
+        return cls(raw["seq"], raw["kind"], raw.get("turn", ""), raw.get("process", ""), raw.get("stopped", False), raw)
+
+    @property
+    def status(self) -> Optional[Status]:
+        """How the process ended, of an exit."""
+        return Status.of(self.raw["status"]) if "status" in self.raw else None
+
+
+class Events:
+    """Iterating yields events, in order; with follow also those to come, across
+    restarts of the service. `after` is the number of the last that was yielded, or
+    passed over: whoever keeps it can go on there. What is not kept any more is an
+    event of kind gap, whatever was asked for."""
+
+    def __init__(self, client: Client, after: Optional[int], query: Json, follow: bool) -> None:
+        self.client = client
+        self.after = after
+        self.follow = follow
+        self._query = query
+
+    def __iter__(self) -> Iterator[Event]:
+        if self.after == -1:  # so that it can be gone on with, even when nothing comes
+            for line in self._open(False):
+                self.after = line.get("next", self.after)
+            if not self.follow:
+                return
+        while True:
+            lines = self.client._again(lambda: self._open(self.follow))
+            whole = False
+            try:
+                for line in lines:
+                    if "error" in line:
+                        raise _error(0, json.dumps(line["error"]).encode())
+                    whole = "next" in line
+                    event = Event.of(line["event"]) if "event" in line else None
+                    at = event.seq if event else line.get("next")
+                    if at is not None:
+                        self.after = at
+                        self._query.pop("consumer", None)
+                    if event:
+                        yield event
+            except (OSError, http.client.HTTPException, ValueError) as e:
+                _log.debug("reading events again after %s: %r", self.after, e)
+            finally:
+                lines.close()
+            if whole and not self.follow:
+                return
+
+    def _open(self, follow: bool) -> Generator[Json, None, None]:
+        return self.client._lines("/v1/events", after=self.after, follow="true" if follow else "", **self._query)[0]
 
 
 # ---------------------------------------------------------------- what a launch needs
