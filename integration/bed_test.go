@@ -32,6 +32,10 @@ type BedOptions struct {
 	Props []string
 	// RW are directories that the bed shares with this machine, writable.
 	RW []string
+	// Tree are directories of this module that the tests need, and Dir is where
+	// in it they run; empty: nowhere in it. Namespace beds have both.
+	Tree []string
+	Dir  string
 	// Args are more for the test binary, such as -test.short.
 	Args []string
 	// Timeout bounds the tests, without the boot; 0 means 5 minutes.
@@ -63,7 +67,7 @@ func InNamespaceBed(t *testing.T, root string, o BedOptions, pattern string) str
 	t.Helper()
 	needRoot(t)
 	dir := stage(t)
-	argv := []string{bedScript(t, "boot-systemd-ns.sh"), "--no-bus", "--linger", "--chdir", dir}
+	argv := []string{bedScript(t, "boot-systemd-ns.sh"), "--no-bus", "--linger", "--chdir", stageTree(t, dir, o)}
 	if root != "" {
 		argv = append(argv, "--root", rootfs(t, root))
 	}

@@ -246,7 +246,7 @@ func TestInPlaceDaemons(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if lacks(c.name) != "" {
-				t.Skip("this host has no " + c.name)
+				t.Skip("this host or test bed has no " + c.name)
 			}
 			cmd := b.command("pinfold", "run", "--in-place", "--", "sh", "-c", c.script)
 			cmd.Stdin, cmd.Stderr = nil, os.Stderr

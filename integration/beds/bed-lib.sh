@@ -77,6 +77,8 @@ bed_autobind() {
 }
 
 # The systemd-run command line that runs COMMAND as a unit: RUN.
+# A unit with PAMName= is starting for as long as COMMAND runs (systemd 252), so
+# starting has no end of its own.
 # --pipe hands the caller's stdin (always /dev/null), stdout and stderr to it.
 bed_systemd_run() {
 	local e
@@ -85,7 +87,7 @@ bed_systemd_run() {
 	*/*) CMD[0]=$bed_chdir/${CMD[0]} ;; # systemd-run wants it absolute
 	esac
 	RUN=(systemd-run --quiet --service-type=exec
-		--unit=bed-command "--working-directory=$bed_chdir")
+		--unit=bed-command --property=TimeoutStartSec=infinity "--working-directory=$bed_chdir")
 	if [ "$bed_nobus" = yes ]; then
 		RUN=(bash -c "$BED_NOBUS" - "${RUN[@]}" --property=StandardOutput=file:/run/bed-unit.out
 			--property=StandardError=file:/run/bed-unit.err)
@@ -106,7 +108,7 @@ bed_systemd_run() {
 BED_NOBUS='
 	show() { systemctl show --property="$1" --value bed-command.service 2>/dev/null; }
 	trap "cat /run/bed-unit.out; cat /run/bed-unit.err >&2; exit 143" TERM
-	"$@" || exit 125
+	"$@" || [ "$(show ActiveState)" = failed ] || exit 125
 	while sleep 0.05; do
 		case $(show ActiveState) in
 		inactive) rc=0; break ;;
