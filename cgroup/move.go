@@ -251,9 +251,13 @@ func (m *mover) move(h *pidfd.Handle, pid int, where func() (uint64, error)) err
 	return nil // it has gone elsewhere, or not yet: the next round sees
 }
 
-// stranger is called when a process ended while its number was written: another
-// may have got it. That one goes to where its parent is.
+// stranger is called when a process ended while its number was written. As long as
+// that was not reaped the number is its own; afterwards another may have got it.
+// That one goes to where its parent is.
 func (m *mover) stranger(pid int, was *pidfd.Handle) error {
+	if err := was.Signal(0); !errors.Is(err, pidfd.ErrGone) {
+		return nil
+	}
 	h, err := pidfd.Open(pid)
 	if errors.Is(err, pidfd.ErrGone) {
 		return nil
@@ -262,13 +266,8 @@ func (m *mover) stranger(pid int, was *pidfd.Handle) error {
 		return err
 	}
 	defer h.Close()
-	now, err := h.Identity()
-	if err != nil {
-		return nil // it is gone
-	}
-	then, err := was.Identity()
-	if err == nil && now.CgroupID != m.to.id || now.Ino != 0 && now.Ino == then.Ino {
-		return nil
+	if id, err := m.loc.CgroupID(h); err != nil || id != m.to.id {
+		return nil // it was not moved, or is gone
 	}
 	s, ok := readStat(pid, "stat")
 	if !ok {

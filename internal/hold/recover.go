@@ -164,7 +164,12 @@ func (x *hold) remember(known []wire.Process, fds []int) {
 
 // reopen gets a handle for a launch whose own did not come along.
 func (x *hold) reopen(s wire.Started) {
-	h, v, _ := pidfd.OpenVerified(x.started(s).Identity)
+	rec := x.started(s).Identity
+	if leaf, err := x.openJob(s.Process); err == nil { // it was recorded where it was born
+		rec.CgroupID = leaf.ID()
+		leaf.Close()
+	}
+	h, v, _ := pidfd.OpenVerified(rec)
 	if v != api.VerdictOwned {
 		return
 	}

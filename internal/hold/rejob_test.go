@@ -57,6 +57,41 @@ func TestJobsAfterRestart(t *testing.T) {
 	s.endTurn()
 }
 
+// One that was ejected is found again as one that had joined is.
+func TestEjectedAfterRestart(t *testing.T) {
+	s := begin(t)
+	s.start("p1", "sh", "-c", "setsid sleep 1000 & wait")
+	var pid int
+	systest.Until(t, "the sleeper", func() bool {
+		ms, _ := s.Members()
+		for _, m := range ms {
+			if m.Comm == "sleep" {
+				pid = m.PID
+			}
+		}
+		return pid != 0
+	})
+	var told containment.Started
+	if err := s.Eject(t.Context(), "p1", "j1", pid, nil, func(st containment.Started) error { told = st; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	s.restart()
+	if v, err := s.Rejoin("j1", told.Identity); v != api.VerdictOwned || err != nil {
+		t.Fatalf("%s, %v", v, err)
+	}
+	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 1 || len(k.Escaped) > 0 {
+		t.Errorf("%+v, %v", k, err)
+	}
+	mustLive(t, pid)()
+	if v, err := s.Signal(t.Context(), "j1", syscall.SIGTERM); v != api.VerdictOwned || err != nil {
+		t.Errorf("%s, %v", v, err)
+	}
+	if st := s.exit("j1"); st.Signal != "SIGTERM" && !oldKernel(told.Identity) {
+		t.Errorf("it ended as %+v", st)
+	}
+	s.endTurn()
+}
+
 // Without its keeper a job lives on, is held, and is ended; how it ended nobody
 // saw. That holds over a restart, also for one whose turn has nothing else left.
 func TestJobsWithoutKeeper(t *testing.T) {

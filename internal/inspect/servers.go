@@ -26,7 +26,7 @@ type Server struct {
 // this host's network namespace has that end.
 type Client struct {
 	PID  int    // 0: none
-	From string // for that: the address
+	From string // for that: the address, or why nobody knows
 }
 
 // maxProcs bounds the search for who has a socket.
@@ -136,7 +136,7 @@ func (l *listening) unix() {
 	}
 	all, err := sys.UnixSockets()
 	if err != nil {
-		l.note("unix sockets: who is connected cannot be told: %v", err)
+		l.onlyListening(err)
 		return
 	}
 	server := map[string]int{}
@@ -149,6 +149,21 @@ func (l *listening) unix() {
 		pid, ok := server[s.Name]
 		if _, ours := l.holders[s.Ino]; ok && ours && !s.Listens && s.Peer != 0 {
 			l.wanted = append(l.wanted, connection{pid: pid, socket: "unix:" + s.Name, peer: s.Peer})
+		}
+	}
+}
+
+// onlyListening is what there is without sock_diag: /proc/net/unix tells who
+// listens, and not who is connected.
+func (l *listening) onlyListening(why error) {
+	b, err := sys.ProcFile(0, "net/unix")
+	if err != nil {
+		l.note("unix sockets: %v; %v", why, err)
+		return
+	}
+	for _, s := range parseUnix(b) {
+		if pid, ok := l.holders[s.Ino]; ok && s.Listens && s.Name != "" {
+			l.wanted = append(l.wanted, connection{pid: pid, socket: "unix:" + s.Name, from: "it cannot be told who is connected: " + why.Error()})
 		}
 	}
 }

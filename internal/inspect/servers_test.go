@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/sys/systest"
 	"pinfold.dev/pidfd"
 )
@@ -41,6 +43,10 @@ func TestServers(t *testing.T) {
 			mate := mustStart(t, "dial", kind, to)
 			mate.Line(t)
 			members := []*pidfd.Handle{handle(t, l.PID()), handle(t, idle.PID()), handle(t, mate.PID())}
+			if kind == "unix" {
+				_, err := sys.UnixSockets()
+				systest.Lacking(t, "unix_diag in the kernel", err)
+			}
 			if got, notes, err := Servers(t.Context(), members); len(got) > 0 || len(notes) > 0 || err != nil {
 				t.Errorf("with nobody outside: %+v, %v, %v", got, notes, err)
 			}
@@ -82,5 +88,19 @@ func TestParseTCP(t *testing.T) {
 	}
 	if got := parseTCP(b); !slices.Equal(got, want) {
 		t.Errorf("%+v, not %+v", got, want)
+	}
+}
+
+// Without sock_diag it is told who listens, and that nobody knows for whom.
+func TestOnlyListening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a socket")
+	p := mustStart(t, "listen", "unix", path)
+	p.Line(t)
+	l := &listening{holders: map[uint32]int{}, inside: map[int]bool{}, names: map[uint64][]int{}}
+	l.member(handle(t, p.PID()))
+	l.onlyListening(errors.New("forbidden"))
+	want := []Server{{PID: p.PID(), Socket: "unix:" + path, Clients: []Client{{From: "it cannot be told who is connected: forbidden"}}}}
+	if got := l.servers(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, not %+v (%v)", got, want, l.notes)
 	}
 }

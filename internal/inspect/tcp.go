@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"pinfold.dev/internal/sys"
 )
 
 // States of tcp_states.h.
@@ -54,4 +56,29 @@ func parseAddr(s string) (netip.AddrPort, bool) {
 	}
 	a, ok := netip.AddrFromSlice(b)
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), ok
+}
+
+// accepting is __SO_ACCEPTCON of include/linux/net.h, in the flags of a socket.
+const accepting = 1 << 16
+
+// parseUnix parses /proc/net/unix, proc_pid_net(5): number, references, protocol,
+// flags, type, state, inode and, to the end of the line, the name.
+func parseUnix(b []byte) (out []sys.UnixSocket) {
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 7 {
+			continue
+		}
+		flags, err := strconv.ParseUint(f[3], 16, 32)
+		ino, err2 := strconv.ParseUint(f[6], 10, 32)
+		if err != nil || err2 != nil {
+			continue
+		}
+		s := sys.UnixSocket{Ino: uint32(ino), Listens: flags&accepting != 0}
+		if _, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "+f[6]+" "); ok {
+			s.Name = name
+		}
+		out = append(out, s)
+	}
+	return out
 }
