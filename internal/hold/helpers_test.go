@@ -3,8 +3,14 @@
 package hold
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	"pinfold.dev/internal/sys"
 )
@@ -20,4 +26,107 @@ func openPidfd(t *testing.T, pid int) int {
 	}
 	t.Cleanup(func() { _ = sys.Close(fd) })
 	return fd
+}
+
+// family is DEPTH WIDTH: so many generations of so many children, each in a
+// session of its own, and one daemon that has lost its parent. It says "ready"
+// when all are there.
+func family(args []string) error {
+	depth, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	width, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	if depth == 0 {
+		time.Sleep(time.Hour)
+	}
+	for range width {
+		if err := again("family", &syscall.SysProcAttr{Setsid: true}, strconv.Itoa(depth-1), args[1], "child"); err != nil {
+			return err
+		}
+	}
+	if len(args) == 2 {
+		cmd := exec.Command("sh", "-c", "setsid sleep 1000 & exit 0")
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+		fmt.Println("ready")
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// again starts this binary as a helper.
+func again(name string, attr *syscall.SysProcAttr, args ...string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(os.Environ(), "PINFOLD_TEST_HELPER="+name)
+	cmd.SysProcAttr = attr
+	cmd.Stdout = os.Stdout
+	return cmd.Start()
+}
+
+// storm runs a storm of forks in a PID namespace, whose init lives on.
+func storm(args []string) error {
+	if len(args) > 0 {
+		return stormInit()
+	}
+	if err := again("storm", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "init"); err != nil {
+		return err
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// stormInit has chains of processes fork and exit: moving targets, bounded in
+// number and generations.
+func stormInit() error {
+	const chain = `hop() { [ $1 -gt 0 ] || exit; ( hop $(($1 - 1)) ) & exit; }; hop 300`
+	for range 4 {
+		cmd := exec.Command("sh", "-c", "for i in 1 2 3 4 5; do ("+chain+") & done; wait")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+	}
+	fmt.Println("storming")
+	for {
+		if _, err := syscall.Wait4(-1, nil, 0, nil); errors.Is(err, syscall.ECHILD) {
+			break
+		}
+	}
+	fmt.Println("over")
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// beat writes a line each few milliseconds: a number that counts up.
+func beat([]string) error {
+	for i := 0; ; i++ {
+		fmt.Println(i)
+		time.Sleep(3 * time.Millisecond)
+	}
+}
+
+// herd forks a sleeper every few milliseconds, 300 at most, and says each number.
+func herd([]string) error {
+	for range 300 {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		fmt.Println(cmd.Process.Pid)
+		go func() { _ = cmd.Wait() }()
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(time.Hour)
+	return nil
 }
