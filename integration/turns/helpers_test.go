@@ -23,7 +23,7 @@ func helpers() map[string]func(words []string) int {
 		"tracer": playTracer, "nest": playNest, "suid": playSetuid, "pidns": playPIDNS, "nsinit": playNSInit,
 		"crowd": playCrowd, "bomb": playBomb, "vforkbomb": playVforkBomb, "blocked": playBlocked,
 		"joiner": playJoiner, "wishes": playWishes, "tell": playTell, "peer": playPeer, "seccomp": playSeccomp, "fuse": playFuse, "asker": playAsker, "exit": playExit, "pour": playPour, "counter": playCounter,
-		"logless": playLogless, "dirty": playDirty, "bare": playBare, "holder": playHolder,
+		"logless": playLogless, "dirty": playDirty, "bare": playBare, "holder": playHolder, "gateway": playGateway,
 	}
 }
 
