@@ -18,6 +18,7 @@ type terminal struct {
 	fd   int
 	real bool // there is one
 
+	once sync.Once
 	mu   sync.Mutex
 	was  *term.State // nil: it is as it was
 	gone bool        // left for good
@@ -37,6 +38,7 @@ func (t *terminal) raw() error {
 	if !t.real || t.gone {
 		return nil
 	}
+	t.once.Do(t.fall)
 	was, err := term.MakeRaw(t.fd)
 	if err != nil {
 		return os.NewSyscallError("make the terminal raw", err)
@@ -77,6 +79,21 @@ func (t *terminal) leave() {
 	t.mu.Lock()
 	t.gone = true
 	t.mu.Unlock()
+}
+
+// fall restores it when a signal comes that Go's runtime would end us by, with
+// a dump, and then dies of that.
+func (t *terminal) fall() {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGSEGV, syscall.SIGSYS, syscall.SIGTRAP)
+	go func() {
+		sig := <-ch
+		t.leave()
+		signal.Reset(sig)
+		if p, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = p.Signal(sig)
+		}
+	}()
 }
 
 // guard is deferred by whatever runs beside a raw terminal: a panic is told on

@@ -77,6 +77,14 @@ func TestTTYIsRestored(t *testing.T) {
 		}
 		p.ends(128 + int(sig))
 	}
+	for _, sig := range []syscall.Signal{syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGSYS} {
+		p := b.sit("pinfold", "run", "-t", "--", "sh", "-c", "echo ready; exec sleep 1000")
+		p.sees("ready")
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		p.ends(2) // Go's way of dying, with a dump
+	}
 	// A descendant holds the terminal: the end is not awaited with it.
 	p = b.sit("pinfold", "run", "-t", "--leftovers", "reap", "--", "sh", "-c", "trap '' HUP; setsid sleep 1000 & echo done; exit 6")
 	p.sees("done")
