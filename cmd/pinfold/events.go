@@ -186,7 +186,7 @@ func renderEvent(e api.Event, st style) string {
 			what = append(what, s)
 		}
 	}
-	if e.Kind == api.EventEnded {
+	if e.Kind == api.EventEnded && string(e.State) != string(e.Reason) {
 		what = append([]string{string(e.State)}, what...)
 	}
 	line := fmt.Sprintf("%6d  %s  %-11s  %-20s  %s", e.Seq, stamp(e.At), e.Kind, clean(where), strings.Join(what, ", "))
