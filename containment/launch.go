@@ -57,11 +57,10 @@ func (m *Manager) launch(ctx context.Context, t *turn, l Launch, mt meta, req ap
 	}
 	fault.Point("launch.answered")
 	k := Recovered{Started: st, Argv: l.Argv, Cwd: cmp.Or(st.Cwd, l.Cwd), UID: l.uid(m.cfg.UID)}
-	t.mu.Lock()
-	p := t.newProcess(k, mt)
-	t.addProcess(p)
-	v := p.view
-	t.mu.Unlock()
+	v, err := t.answered(k, mt, st.Process != l.Process)
+	if err != nil {
+		return api.Process{}, err
+	}
 	fault.Point("launch.entered")
 	return m.withOutput(v), nil
 }
@@ -153,7 +152,7 @@ func (m *Manager) settle(c Caller, req api.LaunchRequest, fds int) (Launch, meta
 		return Launch{}, meta{}, err
 	}
 	mt.Kept, mt.Stdin, mt.Terminal = kept(l.Stdio), writable(l.Stdio), hasTerminal(l.Stdio)
-	if mt.Key != "" {
+	if l.Key = mt.Key; l.Key != "" {
 		mt.Hash = requestHash(c, req, fds)
 	}
 	return l, mt, nil

@@ -50,6 +50,11 @@ func (t *turn) once(ctx context.Context, mt meta, launch func() (api.Process, er
 	k.process, k.err = v.ID, err
 	if err != nil && !errors.Is(err, api.ErrTimeout) && t.keys[mt.Key] == k {
 		delete(t.keys, mt.Key)
+		for _, p := range t.procs { // its keeper died, and the journal told of it
+			if p.meta.Key == mt.Key {
+				t.enterKey(p)
+			}
+		}
 	}
 	close(k.done)
 	return v, err
@@ -58,8 +63,7 @@ func (t *turn) once(ctx context.Context, mt meta, launch func() (api.Process, er
 // again answers a launch whose key is known.
 func (t *turn) again(ctx context.Context, k *keyed, mt meta) (api.Process, error) {
 	if k.hash != mt.Hash {
-		return api.Process{}, api.Errorf(api.CodeConflict, "idempotency key %q was used in turn %s for another launch", mt.Key, t.id).
-			WithRemedy("use a new key for each launch, and the very same request to repeat one")
+		return api.Process{}, keyConflict(t.id, mt.Key)
 	}
 	select {
 	case <-k.done:
@@ -77,6 +81,31 @@ func (t *turn) again(ctx context.Context, k *keyed, mt meta) (api.Process, error
 		return v, nil
 	}
 	return api.Process{}, k.err
+}
+
+func keyConflict(turn, key string) *api.Error {
+	return api.Errorf(api.CodeConflict, "idempotency key %q was used in turn %s for another launch", key, turn).
+		WithRemedy("use a new key for each launch, and the very same request to repeat one")
+}
+
+// answered enters a launch that the keeper has answered, unless it is known by
+// now: the keeper's journal told of it when it died, or it is an earlier one with
+// the same key, which a service had sent just before it ended.
+func (t *turn) answered(k Recovered, mt meta, earlier bool) (api.Process, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.byID[k.Started.Process]
+	if p == nil {
+		p = t.newProcess(k, mt)
+		t.addProcess(p)
+		t.passNumber(k.Started.Process)
+	}
+	if p.meta.Hash != mt.Hash {
+		return api.Process{}, keyConflict(t.id, mt.Key)
+	}
+	v := p.view
+	v.Repeated = earlier
+	return v, nil
 }
 
 // enterKey remembers the key of a launch that runs, or ran; the lock is held.

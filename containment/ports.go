@@ -36,7 +36,8 @@ type Hooks struct {
 	// before the answer to any later Census.
 	Exit func(Exit)
 	// Started tells of a launch that is not the answer to a call of Launch: one
-	// that an earlier service, or a call that was given up, had asked for.
+	// that an earlier service, a call that was given up, or one whose keeper has
+	// died, had asked for. It may tell of one that is known.
 	Started func(Recovered)
 	// OutputMax tells that the turn's kept output has come to its bound.
 	OutputMax func()
@@ -81,7 +82,9 @@ type Hold interface {
 	Targets
 	Facts() Facts
 	// Launch starts a process; fds are the caller's descriptors, which stay
-	// the caller's. The error is an *api.Error, or ErrUsed.
+	// the caller's. Where its key was used before, it is the first launch that
+	// is answered, whose Process is another. The error is an *api.Error, or
+	// ErrUsed.
 	Launch(ctx context.Context, l Launch, fds []*os.File) (Started, error)
 	// Signal sends to a launched process through its handle.
 	Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error)
@@ -150,6 +153,8 @@ type Launch struct {
 	OOMScoreAdj *int
 	NoNewPrivs  bool
 	CwdNearest  bool
+	// Key, unless it is empty, is launched with once.
+	Key string
 	// Meta comes back in Recovered: what the service wants to know again.
 	Meta string
 }

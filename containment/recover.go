@@ -134,8 +134,8 @@ func (m *Manager) closeEnded(t *turn) bool {
 	if c.SeenEmptyAt == nil && len(c.Leftovers) == 0 {
 		c.SeenEmptyAt = stamp()
 	}
+	fault.Point("recover.closed")
 	if !s.Terminal() {
-		fault.Point("recover.closed")
 		m.account(t, &c, true)
 		return true
 	}

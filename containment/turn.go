@@ -123,9 +123,21 @@ func (t *turn) show() api.Turn {
 	n, err := h.Alive()
 	if err != nil {
 		n = -1
+	} else { // one that has left the cgroup is held, too
+		n = max(n, running(v.Processes))
 	}
 	v.Alive = n
 	return v
+}
+
+// running counts the launches whose end is not known.
+func running(all []api.Process) (n int) {
+	for _, p := range all {
+		if p.Status.State == api.ProcessRunning {
+			n++
+		}
+	}
+	return n
 }
 
 // snapshot is the turn without what only the kernel knows; the lock is held.

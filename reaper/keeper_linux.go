@@ -45,6 +45,7 @@ type keeper struct {
 
 	procs    map[string]*process
 	byPID    map[int]*process
+	keys     map[string]*process
 	order    []*process
 	ended    int      // bytes of the ended ones in order
 	dropped  int      // ended launches that were forgotten
@@ -75,7 +76,7 @@ type question struct {
 func Keep(o Options) error {
 	k := &keeper{
 		opts: o, uid: uint32(os.Geteuid()), proc: procIsOurs(),
-		procs: make(map[string]*process), byPID: make(map[int]*process),
+		procs: make(map[string]*process), byPID: make(map[int]*process), keys: make(map[string]*process),
 	}
 	debug.SetGCPercent(-1) // see garbage
 	if err := k.settle(); err != nil {

@@ -27,6 +27,8 @@ type process struct {
 	ended   *sys.Child // reaped before it was decided
 	io      stdio
 	asked   question
+	key     string     // of the launch, or empty
+	also    []question // the same launch asked for again, meanwhile
 }
 
 func (p *process) deciding() bool { return p.child != nil }
@@ -43,6 +45,10 @@ func (p *process) size() int {
 // launch makes the leaf, journals the intent and clones the child. With no
 // error the answer follows when the child has executed, or could not.
 func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
+	if p := k.keys[l.Key]; p != nil && !k.fenced {
+		k.again(q, p)
+		return nil
+	}
 	if err := k.admit(l, len(fds)); err != nil {
 		return err
 	}
@@ -53,7 +59,7 @@ func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
 	}
 	fault.Point("leaf.made")
 	defer func() { _ = sys.Close(leaf) }()
-	p := &process{asked: q, pidfd: -1, started: wire.Started{
+	p := &process{asked: q, key: l.Key, pidfd: -1, started: wire.Started{
 		Process: l.Process, Argv: cut(l.Argv), UID: k.uid, Cwd: l.Cwd, CgroupID: id,
 		Leaf: k.work.path + "/" + l.Process, StartedNS: time.Now().UnixNano(), Meta: l.Meta,
 	}}
@@ -212,6 +218,9 @@ func (k *keeper) explain(p *process, err error) *wire.Error {
 func (k *keeper) track(p *process) {
 	p.pidfd, p.started.PID = p.child.PIDFD, p.child.PID
 	k.procs[p.started.Process], k.byPID[p.started.PID] = p, p
+	if p.key != "" {
+		k.keys[p.key] = p
+	}
 	k.inflight++
 	p.started.Ino, _ = sys.PidfsIno(p.pidfd)
 	p.started.StartTicks = k.startTicks(p.started.PID)
@@ -271,10 +280,14 @@ func (k *keeper) failed(p *process, err error) {
 	fault.Point("failed.reaped")
 	delete(k.byPID, p.started.PID)
 	delete(k.procs, p.started.Process)
+	delete(k.keys, p.key)
 	_ = sys.Close(p.pidfd)
 	e := k.explain(p, err)
 	k.notStarted(p, e)
 	k.refuse(p.asked.c, p.asked.id, e)
+	for _, q := range p.also {
+		k.refuse(q.c, q.id, e)
+	}
 }
 
 // notStarted leaves nothing of a launch but a line in the journal.
@@ -294,9 +307,27 @@ func (k *keeper) succeeded(p *process) {
 	k.send(p.asked.c, wire.Message{ID: p.asked.id, Started: &p.started}, []int{p.pidfd})
 	fault.Point("started.told")
 	k.announce(wire.Message{Event: wire.EventStarted, Started: &p.started}, p.pidfd, p.asked.c)
+	for _, q := range p.also {
+		k.again(q, p)
+	}
+	p.also = nil
 	if p.ended != nil {
 		k.end(p, p.ended)
 	}
+}
+
+// again answers a launch whose key is known with the first one, once that is
+// decided.
+func (k *keeper) again(q question, p *process) {
+	if p.deciding() {
+		p.also = append(p.also, q)
+		return
+	}
+	var fds []int
+	if p.pidfd >= 0 {
+		fds = []int{p.pidfd}
+	}
+	k.send(q.c, wire.Message{ID: q.id, Started: &p.started}, fds)
 }
 
 // end records and announces the end of a launch, in this order.
@@ -351,6 +382,7 @@ func (k *keeper) forget() {
 		k.ended -= p.size()
 		k.dropped++
 		delete(k.procs, p.started.Process)
+		delete(k.keys, p.key)
 		return true
 	})
 }

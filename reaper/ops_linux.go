@@ -80,7 +80,7 @@ func (k *keeper) refuse(c *conn, id uint64, err *wire.Error) {
 }
 
 // Protocol is the version of internal/wire's protocol that this keeper speaks.
-const Protocol = 2
+const Protocol = 3
 
 // hello checks whose service it is, and tells it everything. The first nonce
 // ever is the turn's.

@@ -38,5 +38,6 @@ scripts/leftovers.sh list >"$before"
 status=0
 # One package at a time: they share the machine's cgroup tree and two cores.
 $go test -p 1 -timeout 20m ${TESTFLAGS-} ./... || status=$?
+$go test -tags faultpoints ${TESTFLAGS-} ./internal/fault || status=$?
 scripts/leftovers.sh since "$before" || [ "${LEFTOVERS-}" = report ] || status=1
 exit $status

@@ -81,6 +81,9 @@ func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File)
 		}
 	}
 	x.launching.RLock()
+	if k.version >= version3 {
+		r.launch.Key = l.Key
+	}
 	m, got, err := k.call(ctx, wire.Message{Op: wire.OpLaunch, Launch: &r.launch}, r.fds)
 	x.launching.RUnlock()
 	if err != nil {

@@ -18,6 +18,9 @@ import (
 // version2 is the first protocol version with operations on standard streams.
 const version2 = 2
 
+// version3 is the first one with keys of launches.
+const version3 = 3
+
 // ask calls an operation of version 2 that a process's streams need.
 func (x *hold) ask(ctx context.Context, feature string, m wire.Message) error {
 	x.mu.Lock()

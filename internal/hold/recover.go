@@ -222,6 +222,11 @@ func (x *hold) loseKeeper(why string) {
 	x.lost = why
 	x.mu.Unlock()
 	x.readJournal()
+	if x.hooks.Started != nil {
+		for _, p := range x.Processes() { // a launch that was never answered runs all the same
+			x.hooks.Started(p)
+		}
+	}
 	fault.Point("keeper.lost")
 	x.hooks.KeeperLost(why)
 	x.mu.Lock()

@@ -25,8 +25,8 @@ var turnDirs = regexp.MustCompile(`^(?:pinfold-)?([0-9a-f]{16})(?:\.scope)?$`)
 
 // EndStrays ends what bears this instance's mark and is none of the known
 // turns: what a service left that was killed while it began a turn, or while
-// it tested the host. Every one is reported; whatever bears another mark, or
-// none, is left alone.
+// it tested the host. Every one is reported; whatever bears another mark is left
+// alone, and so is what bears none, unless it is empty and in our own directory.
 func (h *Host) EndStrays(ctx context.Context, known func(turn string) bool) []error {
 	var out []error
 	h.mu.Lock()
@@ -103,6 +103,9 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 	}
 	defer d.Close()
 	nonce, err := d.Nonce()
+	if err != nil && h.parent != nil && filepath.Dir(path) == h.parent.Path() {
+		_ = os.Remove(path) // made and not marked yet: rmdir takes it only if nobody is in it
+	}
 	if err != nil || !strings.HasPrefix(nonce, h.instance+".") {
 		return nil
 	}

@@ -85,6 +85,7 @@ func (l *Launch) fields(c *coder) {
 	c.flag("tty_in", &l.TTYIn)
 	c.flag("tty_out", &l.TTYOut)
 	c.flag("tty_err", &l.TTYErr)
+	str(c, "key", &l.Key, omit)
 }
 
 func (r *Rlimit) fields(c *coder) {

@@ -16,8 +16,9 @@ package wire
 // have: it refuses what would need them.
 //
 // Version 2 has the operations of standard streams, and what Launch says of
-// them and of the process's own attributes (Launch.NeedsVersion2).
-const Version = 2
+// them and of the process's own attributes (Launch.NeedsVersion2). Version 3 has
+// Launch.Key.
+const Version = 3
 
 // MaxFrame bounds a frame: the kernel takes at most 2 MiB of arguments and
 // environment by default, JSON may double that.
@@ -211,6 +212,12 @@ type Launch struct {
 	TTYIn  bool     `json:"tty_in,omitempty"`
 	TTYOut bool     `json:"tty_out,omitempty"`
 	TTYErr bool     `json:"tty_err,omitempty"`
+
+	// Key is of version 3. A launch whose key is known is not made again: the
+	// answer is the first one's, whose Started.Process is another. So one that a
+	// dead service had sent, and the keeper not yet read, is not made twice. The
+	// keeper forgets a key with its process, see Hello.Dropped.
+	Key string `json:"key,omitempty"`
 }
 
 // NeedsVersion2 names the first thing that a keeper of version 1 would not
