@@ -1,0 +1,318 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/client"
+	"pinfold.dev/pidfd"
+)
+
+// life is one service with its directories, and what a client does with it.
+type life struct {
+	*client.Client
+	t      *testing.T
+	plan   plan
+	dir    string
+	parent string // cgroup of its turns
+	out    string // cgroup that somebody escapes to
+	token  string // in the environment of all that is launched
+	rules  string
+
+	mu   sync.Mutex
+	proc *proc
+
+	crashes atomic.Int64 // of the service
+	killed  sync.Map     // pids of the keepers that the test has killed
+	calls   struct {     // the call under way, for a client that leaves
+		sync.Mutex
+		cancel context.CancelFunc
+	}
+
+	neighbour, turn api.Turn
+	begunAfter      bool        // the turn was begun once the point had been reached: its keeper lives
+	beside          api.Process // the neighbour's
+	procs           map[string]*payload
+	order           []string
+	fds             int
+}
+
+// proc is one process of the service.
+type proc struct {
+	cmd  *exec.Cmd
+	gone chan struct{}
+}
+
+func newLife(t *testing.T, p plan) *life {
+	t.Helper()
+	dir, err := os.MkdirTemp(run.dir, "l.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Base(dir)
+	l := &life{t: t, plan: p, dir: dir, parent: filepath.Join(run.cgroup, name), out: filepath.Join(run.cgroup, name+".out"),
+		token: "PINFOLD_CRASH_LIFE=" + dir, procs: map[string]*payload{}, Client: &client.Client{Socket: dir + "/sock"}}
+	for _, d := range []string{l.parent, l.out} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.rules = l.ruleList()
+	t.Cleanup(l.clean)
+	return l
+}
+
+// point, first and along are files: while one is there, that point of the plan
+// acts.
+func (l *life) point() string { return l.dir + "/armed" }
+func (l *life) first() string { return l.dir + "/armed.first" }
+func (l *life) along() string { return l.dir + "/armed.along" }
+
+// ruleList is what PINFOLD_FAULT says of the plan.
+func (l *life) ruleList() string {
+	p := l.plan
+	if p.point == "" {
+		return ""
+	}
+	act := "kill"
+	if p.mode == other || p.mode == gone {
+		act = "hold"
+	}
+	rules := []string{p.point + "#1=" + act + ":" + l.point()} // the others that come there go on
+	if p.first != "" {
+		rules = append(rules, p.first+"=kill:"+l.first())
+	}
+	if p.along != "" {
+		rules = append(rules, p.along+"=exit:"+l.along())
+	}
+	return strings.Join(rules, ",")
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (l *life) reached() bool { return exists(l.point() + ".reached") }
+
+// keeperLost tells that the turn's keeper is, or may be, dead by now.
+func (l *life) keeperLost() bool {
+	_, killed := l.killed.Load(l.turn.KeeperPID)
+	dies := l.plan.in == keeper && (l.plan.mode == itself || l.plan.mode == both)
+	return killed || dies && l.reached() && !l.begunAfter
+}
+
+// start runs a service until it answers. One that dies at the armed point is
+// started again.
+func (l *life) start() {
+	l.t.Helper()
+	for range 4 {
+		if l.startOnce() {
+			return
+		}
+		l.disarm()
+	}
+	l.t.Fatalf("the service does not start\n%s", l.log())
+}
+
+func (l *life) startOnce() bool {
+	log, err := os.OpenFile(l.dir+"/log", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(run.bin+"/pinfold", "serve", "--socket", l.dir+"/sock", "--runtime-dir", l.dir+"/run", "--state-dir", l.dir+"/state",
+		"--grade", "cgroup", "--cgroup-parent", l.parent, "--grace", "0", "--bound", "30s", "--log-level", "debug")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PINFOLD_FAULT=" + l.rules}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	p := &proc{cmd, make(chan struct{})}
+	go func() { _ = cmd.Wait(); close(p.gone) }()
+	l.mu.Lock()
+	l.proc = p
+	l.mu.Unlock()
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if _, err := l.Host(context.Background()); err == nil {
+			return true
+		}
+		select {
+		case <-p.gone:
+			l.crashes.Add(1)
+			return false
+		default:
+		}
+	}
+	l.t.Fatalf("the service does not answer\n%s", l.log())
+	return false
+}
+
+func (l *life) service() *proc {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proc
+}
+
+// kill ends the service with SIGKILL.
+func (l *life) kill() {
+	p := l.service()
+	_ = p.cmd.Process.Kill()
+	<-p.gone
+	l.crashes.Add(1)
+}
+
+// killKeepers ends the keepers of the test's turn, not the neighbour's, through
+// handles.
+func (l *life) killKeepers() {
+	lists, _ := filepath.Glob(l.parent + "/*/*/keeper/cgroup.procs")
+	for _, f := range lists {
+		if l.neighbour.ID == "" || strings.Contains(f, l.neighbour.ID) {
+			continue
+		}
+		b, err := os.ReadFile(f)
+		pid, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil || perr != nil {
+			continue
+		}
+		l.killed.Store(pid, true)
+		h, err := pidfd.Open(pid)
+		if err != nil {
+			continue
+		}
+		if in, err := h.CgroupPath(); err == nil && strings.HasSuffix(in, "/keeper") && strings.Contains(in, filepath.Base(l.parent)) {
+			_ = h.Signal(syscall.SIGKILL)
+			_ = h.Wait(context.Background())
+		}
+		h.Close()
+	}
+}
+
+// arm has the point act from now on, and watches for it.
+func (l *life) arm(s stage) {
+	l.t.Helper()
+	p := l.plan
+	if p.stage != s || p.point == "" {
+		return
+	}
+	if p.along != "" {
+		touch(l.t, l.along())
+	}
+	touch(l.t, l.point())
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !l.reached() {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+		l.strike()
+	}()
+	l.t.Cleanup(func() { close(stop); <-done })
+}
+
+// strike does what the plan says once the point was reached.
+func (l *life) strike() {
+	p := l.plan
+	switch {
+	case p.mode == gone:
+		l.leave()
+	case p.mode == itself:
+	case p.in == service:
+		l.killKeepers()
+	default:
+		l.kill()
+	}
+	l.disarm()
+}
+
+func (l *life) disarm() {
+	_ = os.Remove(l.first())
+	if l.reached() {
+		_ = os.Remove(l.along())
+		_ = os.Remove(l.point())
+	}
+}
+
+// revive sees to it that there is a service. It tells whether there was none.
+func (l *life) revive() bool {
+	l.t.Helper()
+	select {
+	case <-l.service().gone:
+	case <-time.After(300 * time.Millisecond): // a connection that breaks is told of before the process's end
+		return false
+	}
+	l.crashes.Add(1)
+	l.Close()
+	l.disarm()
+	if l.plan.stage == atSecond && !l.reached() {
+		l.arm(atSecond)
+		if l.plan.patient {
+			eventually(l.t, "the point "+l.plan.point, l.reached)
+		}
+	}
+	l.start()
+	l.recorded()
+	return true
+}
+
+// log is what the service and its keepers have written.
+func (l *life) log() string {
+	b, _ := os.ReadFile(l.dir + "/log")
+	out := "service log:\n" + string(b[max(0, len(b)-12000):])
+	logs, _ := filepath.Glob(l.dir + "/run/turns/*/keeper.log")
+	for _, f := range logs {
+		if b, err := os.ReadFile(f); err == nil && len(b) > 0 {
+			out += f + ":\n" + string(b)
+		}
+	}
+	return out
+}
+
+// clean ends whatever a failed test has left.
+func (l *life) clean() {
+	if p := l.service(); p != nil {
+		l.kill()
+	}
+	l.Close()
+	for _, d := range []string{l.parent, l.out} {
+		if left := removeTree(d); len(left) > 0 && !l.t.Failed() {
+			l.t.Errorf("left in cgroups: %q", left)
+		}
+	}
+	for _, p := range l.procs {
+		p.reap()
+	}
+	if l.t.Failed() {
+		l.t.Log(l.log())
+	}
+	_ = os.RemoveAll(l.dir)
+}
+
+// describe is for failures.
+func (l *life) describe() string {
+	return fmt.Sprintf("%s, %d crashes of the service", l.plan, l.crashes.Load())
+}
