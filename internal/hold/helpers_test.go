@@ -29,8 +29,8 @@ func openPidfd(t *testing.T, pid int) int {
 }
 
 // family is DEPTH WIDTH: so many generations of so many children, each in a
-// session of its own, and one daemon that has lost its parent. It says "ready"
-// when all are there.
+// session of its own, and one daemon that has lost its parent. Each but that says
+// "here" when it has its children.
 func family(args []string) error {
 	depth, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -40,22 +40,20 @@ func family(args []string) error {
 	if err != nil {
 		return err
 	}
-	if depth == 0 {
-		time.Sleep(time.Hour)
+	if len(args) == 2 {
+		if err := exec.Command("sh", "-c", "setsid sleep 1000 & exit 0").Run(); err != nil {
+			return err
+		}
 	}
 	for range width {
+		if depth == 0 {
+			break
+		}
 		if err := again("family", &syscall.SysProcAttr{Setsid: true}, strconv.Itoa(depth-1), args[1], "child"); err != nil {
 			return err
 		}
 	}
-	if len(args) == 2 {
-		cmd := exec.Command("sh", "-c", "setsid sleep 1000 & exit 0")
-		if err := cmd.Run(); err != nil {
-			return err
-		}
-		time.Sleep(100 * time.Millisecond)
-		fmt.Println("ready")
-	}
+	fmt.Println("here")
 	time.Sleep(time.Hour)
 	return nil
 }

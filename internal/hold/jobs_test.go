@@ -27,7 +27,7 @@ import (
 func TestPromote(t *testing.T) {
 	s := begin(t)
 	s.help("p1", "family", "2", "2")
-	s.lines("p1", 1)
+	s.lines("p1", 7)
 	rest := s.start("p2", "sleep", "1000")
 	all, err := s.Members()
 	if err != nil {
@@ -175,7 +175,7 @@ func TestPromoteWhileItEnds(t *testing.T) {
 func TestPromoteGoesBack(t *testing.T) {
 	s := begin(t)
 	s.help("p1", "family", "2", "2")
-	s.lines("p1", 1)
+	s.lines("p1", 7)
 	before, err := s.Members()
 	pids := pidsOf(t, before, err)
 	live := mustLive(t, pids...)
@@ -302,7 +302,7 @@ func TestPromoteHeadless(t *testing.T) {
 func TestPromoteNested(t *testing.T) {
 	s := begin(t)
 	s.help("p1", "family", "1", "2")
-	s.lines("p1", 1)
+	s.lines("p1", 3)
 	ms, err := s.Members()
 	pids := pidsOf(t, ms, err)
 	leaf, err := s.work.Open("p1")

@@ -21,7 +21,7 @@ import (
 func TestJobsAfterRestart(t *testing.T) {
 	s := begin(t)
 	s.help("p1", "family", "1", "2")
-	s.lines("p1", 1)
+	s.lines("p1", 3)
 	rest := s.start("p2", "sleep", "1000")
 	if _, err := s.Promote(t.Context(), "p1", nil); err != nil {
 		t.Fatal(err)
@@ -142,9 +142,9 @@ func TestJobsWithoutKeeper(t *testing.T) {
 func TestUnfinishedMoves(t *testing.T) {
 	s := begin(t)
 	s.help("p1", "family", "1", "2")
-	s.lines("p1", 1)
+	s.lines("p1", 3)
 	s.help("p2", "family", "1", "2")
-	s.lines("p2", 1)
+	s.lines("p2", 3)
 	if _, err := s.Promote(t.Context(), "p2", nil); err != nil {
 		t.Fatal(err)
 	}
