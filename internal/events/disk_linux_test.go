@@ -225,6 +225,9 @@ func readOnly(t tester, dir string, l *Log) error {
 		return os.NewSyscallError("remount", err)
 	}
 	l = opened(t, dir)
+	if l.Trouble() == nil {
+		return fmt.Errorf("nobody is told of a read-only disk at the start")
+	}
 	key, e := event("t2", 1)
 	l.Add(key, e)
 	seen(t, l, 1001)

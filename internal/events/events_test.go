@@ -355,3 +355,13 @@ func TestAckIsDurableAndOnce(t *testing.T) {
 	}
 	shut(t, l2)
 }
+
+// BenchmarkAdd is what whoever tells of something waits for.
+func BenchmarkAdd(b *testing.B) {
+	l := opened(b, b.TempDir(), func(c *Config) { c.Segment, c.Pending = 1<<20, 1<<30 })
+	defer shut(b, l)
+	_, e := event("t1", 3)
+	for n := 0; b.Loop(); n++ {
+		l.Add("", e)
+	}
+}

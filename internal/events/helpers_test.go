@@ -2,11 +2,14 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,20 +72,33 @@ func flushed(t tester, l *Log) {
 	}
 }
 
-// copyDir copies a directory that may be written to.
+// copyDir copies a directory that may be written to, as it was at one moment: what
+// is written to a newer file comes after all that the older ones have.
 func copyDir(t tester, from, to string) {
 	t.Helper()
-	err := os.CopyFS(to, os.DirFS(from))
+	entries, err := os.ReadDir(from)
 	if err == nil {
-		err = filepath.WalkDir(to, func(p string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				err = os.Chmod(p, 0o700) // CopyFS makes all readable
-			}
-			return err
-		})
+		err = os.MkdirAll(to, 0o700)
 	}
 	if err != nil {
 		t.Fatalf("copy: %v", err)
+	}
+	for _, e := range slices.Backward(entries) {
+		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		if e.IsDir() {
+			copyDir(t, src, dst)
+			continue
+		}
+		b, err := os.ReadFile(src)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it had no name yet that counts
+		}
+		if err == nil {
+			err = os.WriteFile(dst, b, 0o600)
+		}
+		if err != nil {
+			t.Fatalf("copy: %v", err)
+		}
 	}
 }
 

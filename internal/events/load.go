@@ -57,10 +57,23 @@ func (l *Log) load() error {
 		return err
 	}
 	l.last = max(l.last, l.acks.highest(), l.readReserve())
+	if err := probe(dir); err != nil && l.trouble == nil {
+		l.trouble = err
+	}
 	if n > 0 && end.boot == l.cfg.Boot && whole {
 		l.disk.path, l.disk.size, l.disk.torn = end.path, end.size, true
 	}
 	return nil
+}
+
+// probe tries whether the directory takes a little, so that a disk that does not
+// is told of at the start, not with the first event.
+func probe(dir string) error {
+	path := filepath.Join(dir, "next")
+	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	return os.Remove(path)
 }
 
 // ownDir makes the directory, or checks that it is ours. That it cannot be made

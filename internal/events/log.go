@@ -230,7 +230,9 @@ func (l *Log) Flush(ctx context.Context) error {
 	l.mu.Unlock()
 	var trouble error
 	err := l.await(ctx, func() bool {
-		trouble = l.trouble
+		if trouble = nil; l.written < to {
+			trouble = l.trouble
+		}
 		return l.written >= to || trouble != nil
 	})
 	return cmp.Or(err, trouble)
