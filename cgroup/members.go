@@ -9,20 +9,26 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/internal/sys"
+	"pinfold.dev/pidfd"
 )
 
 // Members describes the processes in it and below, for people: what it says
 // authorises nothing. One that goes while it is looked at is left out.
 func (d *Dir) Members() ([]api.Member, error) {
-	pids, err := d.Pids()
+	l, err := d.list("cgroup.procs")
 	if err != nil {
 		return nil, err
 	}
+	pids := l.pids
+	if len(pids) == 0 {
+		pids = d.headless()
+	}
+	var loc pidfd.Locator
 	out := make([]api.Member, 0, len(pids))
 	now, page := sys.BootTicks(), int64(os.Getpagesize())
 	for _, p := range pids {
 		s, ok := readStat(p.PID, "stat")
-		if !ok {
+		if !ok || s.State == 'Z' && movedOn(p.PID, l.ids, &loc) {
 			continue
 		}
 		m := api.Member{
@@ -40,6 +46,30 @@ func (d *Dir) Members() ([]api.Member, error) {
 		out = append(out, m)
 	}
 	return out, nil
+}
+
+// headless are the processes of a populated cgroup that lists none: those that
+// only their threads show.
+func (d *Dir) headless() (out []Pid) {
+	if populated, err := d.Populated(); err != nil || !populated {
+		return nil
+	}
+	l, err := d.list("cgroup.threads")
+	if err != nil {
+		return nil
+	}
+	seen := make(map[int]bool)
+	for _, t := range l.pids {
+		b, err := sys.ProcFile(t.PID, "status")
+		if err != nil {
+			continue
+		}
+		if s, err := sys.ParseStatus(b); err == nil && !seen[s.TGID] {
+			seen[s.TGID] = true
+			out = append(out, Pid{s.TGID, t.Dir})
+		}
+	}
+	return out
 }
 
 func readStat(pid int, name string) (sys.Stat, bool) {

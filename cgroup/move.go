@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"pinfold.dev/internal/sys"
@@ -168,40 +167,19 @@ func (m *mover) process(pid int, ids map[uint64]bool, seen map[int]bool) error {
 	if over, err := h.Exited(); err != nil || over {
 		return err
 	}
-	if m.moved[pid] && !m.threadsIn(pid, ids) {
-		return nil // what is listed is a main thread that has exited; the others were moved
+	if movedOn(pid, ids, &m.loc) {
+		return nil
 	}
 	seen[pid] = true
 	return m.move(h, pid, func() (uint64, error) {
 		id, err := m.loc.CgroupID(h)
-		if err == nil && id != m.to.id && m.threadsIn(pid, map[uint64]bool{m.to.id: true}) {
-			return m.to.id, nil
+		if err == nil && id != m.to.id {
+			if in, _ := threadsIn(pid, map[uint64]bool{m.to.id: true}, &m.loc); in {
+				return m.to.id, nil
+			}
 		}
 		return id, err
 	})
-}
-
-// threadsIn tells whether a live thread of a process is in one of the cgroups.
-func (m *mover) threadsIn(pid int, ids map[uint64]bool) bool {
-	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
-	if err != nil {
-		return false
-	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(t.Name())
-		if err != nil || tid == pid {
-			continue
-		}
-		h, id, err := m.loc.OpenThread(tid)
-		if err != nil {
-			continue
-		}
-		_ = h.Close()
-		if ids[id] {
-			return true
-		}
-	}
-	return false
 }
 
 // thread moves the process of one that is listed as a thread.

@@ -5,6 +5,8 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"syscall"
 
 	"pinfold.dev/pidfd"
@@ -81,11 +83,43 @@ func signalProcess(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]
 	if err != nil {
 		return err
 	}
-	if !ids[id] {
+	if !ids[id] || movedOn(p.PID, ids, loc) {
 		return errSkipped
 	}
 	done[p.PID] = true
 	return send(h, p)
+}
+
+// movedOn tells a process whose main thread has exited in one of the cgroups, and
+// whose other threads were moved elsewhere: it is listed still, and is no member.
+func movedOn(pid int, ids map[uint64]bool, loc *pidfd.Locator) bool {
+	if s, ok := readStat(pid, "stat"); !ok || s.State != 'Z' {
+		return false
+	}
+	in, out := threadsIn(pid, ids, loc)
+	return out && !in
+}
+
+// threadsIn tells whether live threads of a process, its main one apart, are in
+// one of the cgroups, and whether some are not.
+func threadsIn(pid int, ids map[uint64]bool, loc *pidfd.Locator) (in, out bool) {
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return false, false
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil || tid == pid {
+			continue
+		}
+		h, id, err := loc.OpenThread(tid)
+		if err != nil {
+			continue
+		}
+		_ = h.Close()
+		in, out = in || ids[id], out || !ids[id]
+	}
+	return in, out
 }
 
 // signalThread is the pass for numbers of threads: it goes by the cgroup of the

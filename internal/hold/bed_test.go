@@ -156,7 +156,7 @@ var turns atomic.Int64
 // begin begins a turn.
 func begin(t *testing.T) *stage {
 	t.Helper()
-	parent := place(t)
+	systest.Root(t)
 	dir, err := bed()
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,12 @@ func begin(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Grade: api.GradeCgroup, CgroupParent: parent.Path(), Init: filepath.Join(dir, "pinfold-init"), RuntimeDir: run}
+	cfg := Config{Grade: api.GradeCgroup, Init: filepath.Join(dir, "pinfold-init"), RuntimeDir: run}
+	if g := api.Grade(os.Getenv("PINFOLD_TEST_GRADE")); g == api.GradeScope {
+		cfg.Grade = g
+	} else {
+		cfg.CgroupParent = place(t).Path()
+	}
 	if s.host, err = Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -387,9 +392,7 @@ func (s *stage) endTurn() {
 	if err := s.Remove(context.Background()); err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		s.t.Errorf("%s is still there: %v", path, err)
-	}
+	systest.Until(s.t, "the removal of "+path, func() bool { _, err := os.Stat(path); return errors.Is(err, os.ErrNotExist) })
 }
 
 // oldKernel tells one that does not say how somebody else's child ended (before

@@ -280,10 +280,7 @@ func launchOf(rel string) string {
 }
 
 // Alive counts what is in the turn's cgroup, the keeper left out.
-func (x *hold) Alive() (int, error) {
-	seen, hidden, err := x.work.Count()
-	return seen + hidden, err
-}
+func (x *hold) Alive() (int, error) { return alive(x.work) }
 
 // Usage reads the turn's counters.
 func (x *hold) Usage() api.Usage { return x.work.Usage() }

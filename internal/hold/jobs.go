@@ -123,21 +123,21 @@ func (x *hold) JobAlive(process string) (int, error) {
 	return alive(d)
 }
 
-// alive counts what is in a cgroup. One that no list of processes shows counts
-// as one.
+// alive counts what is in a cgroup. One that no list of processes shows counts as
+// one, and a main thread that stayed behind, dead, as none.
 func alive(d *cgroup.Dir) (int, error) {
+	populated, err := d.Populated()
+	if err != nil || !populated {
+		return 0, err
+	}
 	seen, hidden, err := d.Count()
-	if isRemoved(err) {
-		return 0, nil
+	if n := seen + hidden; err != nil || n > 0 {
+		return n, err
 	}
-	n := seen + hidden
-	if err == nil && n == 0 {
-		var populated bool
-		if populated, err = d.Populated(); populated {
-			n = 1
-		}
+	if populated, err = d.Populated(); err != nil || !populated {
+		return 0, err
 	}
-	return n, err
+	return 1, nil
 }
 
 // WaitJob waits until a job is empty, and the launched process has ended.

@@ -279,6 +279,12 @@ func TestPromoteHeadless(t *testing.T) {
 		n, err := s.Promote(ctx(), "p1", nil)
 		t.Logf("%d, %v", n, err)
 		live()
+		if n, err := s.Alive(); n+len(s.jobs.of) != 1 || err != nil {
+			t.Errorf("%d are alive in the turn, %v", n, err)
+		}
+	}
+	if ms, err := s.JobMembers("p1"); !slices.Equal(pidsOf(t, ms, err), []int{st.PID}) {
+		t.Errorf("the job has %+v", ms)
 	}
 	if n, err := s.JobAlive("p1"); n != 1 || err != nil {
 		t.Fatalf("%d of the job are alive, %v", n, err)
@@ -286,6 +292,19 @@ func TestPromoteHeadless(t *testing.T) {
 	if full, err := s.work.Populated(); full || err != nil {
 		t.Errorf("work/ is populated: %v, %v", full, err)
 	}
+	// Its dead main thread is listed in work/ still: it is no reason to signal it.
+	other := s.start("p2", "sleep", "1000")
+	if ms, err := s.Members(); !slices.Equal(pidsOf(t, ms, err), []int{other.PID}) {
+		t.Errorf("the turn has %+v", ms)
+	}
+	if all, err := s.Targets(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if n, err := s.Ask(t.Context(), func(string) syscall.Signal { return syscall.SIGTERM }); n != 1 || err != nil {
+		t.Errorf("asked %d, %v", n, err)
+	}
+	s.exit("p2")
+	live()
 	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
 		t.Errorf("%+v, %v", k, err)
 	}
@@ -402,6 +421,36 @@ func TestEject(t *testing.T) {
 		t.Errorf("%d of the job are alive, %v", n, err)
 	}
 	s.endJob("j1", tree[1:])
+	s.endTurn()
+}
+
+// What was ejected from a job is another one.
+func TestEjectFromJob(t *testing.T) {
+	s := begin(t)
+	s.help("p1", "family", "1", "1")
+	s.lines("p1", 2)
+	if _, err := s.Promote(t.Context(), "p1", nil); err != nil {
+		t.Fatal(err)
+	}
+	ms, err := s.JobMembers("p1")
+	pids := pidsOf(t, ms, err)
+	child := 0
+	for _, m := range ms {
+		if slices.Contains(pids, m.PPID) {
+			child = m.PID
+		}
+	}
+	if err := s.Eject(t.Context(), "p1", "j1", child, nil, func(containment.Started) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	live := mustLive(t, child)
+	s.endJob("p1", slices.DeleteFunc(pids, func(pid int) bool { return pid == child }))
+	live()
+	s.noExit("j1")
+	if u := s.JobUsage("j1"); u.CPUUsec < 0 {
+		t.Errorf("%+v", u)
+	}
+	s.endJob("j1", []int{child})
 	s.endTurn()
 }
 
