@@ -88,13 +88,7 @@ func (t *turn) jobEnded(j *job, note string) {
 		j.timer.Stop()
 	}
 	close(j.ended)
-	t.tell(api.EventJob, j.Process+"/ended", func(e *api.Event) {
-		e.Job, e.Process, e.Message, e.Reason, e.Stopped = jobID(t.id, j.Process), j.Process, "ended", j.Reason, false
-		if p := t.byID[j.Process]; p != nil {
-			st := p.view.Status
-			e.Status = &st
-		}
-	})
+	t.tellJobEnded(j)
 	t.touch()
 }
 
@@ -343,7 +337,7 @@ func (m *Manager) resumeJobs(t *turn) {
 			j.Moving = false
 			t.mu.Unlock()
 		}
-		m.followJob(t, j, "")
+		m.followJob(t, j, string(j.Origin))
 		if j.Reason != "" && j.Origin != api.JobStarted { // its end was asked for
 			m.endAgain(t, h, j)
 		}

@@ -56,6 +56,11 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v})
 	}
+	for _, j := range t.jobs {
+		if j.EndedAt != nil {
+			t.tellJobEnded(j)
+		}
+	}
 	t.tellEnding()
 	t.tellReceipt()
 	if r.Receipt != nil {

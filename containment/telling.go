@@ -77,6 +77,16 @@ func (t *turn) tellEnding() {
 	}
 }
 
+func (t *turn) tellJobEnded(j *job) {
+	t.tell(api.EventJob, j.Process+"/ended", func(e *api.Event) {
+		e.Job, e.Process, e.Message, e.Reason, e.Stopped = jobID(t.id, j.Process), j.Process, "ended", j.Reason, false
+		if p := t.byID[j.Process]; p != nil {
+			st := p.view.Status
+			e.Status = &st
+		}
+	})
+}
+
 // tellReceipt tells what the receipt says, as it is stored.
 func (t *turn) tellReceipt() {
 	r := t.receipt
