@@ -98,7 +98,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err != nil {
 		return nil, err
 	}
-	if err = x.link.hold(ctx, x.whatToHold()); err != nil {
+	if err = x.tellHold(ctx); err != nil {
 		return nil, err
 	}
 	fault.Point("keeper.told")

@@ -230,7 +230,16 @@ func (l *link) hello(ctx context.Context, h wire.Hello) (*wire.Hello, []int, err
 	return m.Hello, fds, nil
 }
 
-func (l *link) hold(ctx context.Context, h wire.Hold) error {
+// tellHold tells the keeper its cgroup. The keeper may have died since it was
+// greeted.
+func (x *hold) tellHold(ctx context.Context) error {
+	x.mu.Lock()
+	l := x.link
+	x.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("tell the keeper its cgroup: %w", errBroken)
+	}
+	h := x.whatToHold()
 	_, _, err := l.call(ctx, wire.Message{Op: wire.OpHold, Hold: &h}, nil)
 	if err != nil {
 		return fmt.Errorf("tell the keeper its cgroup: %w", err)

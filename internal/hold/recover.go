@@ -117,7 +117,7 @@ func (x *hold) reach(ctx context.Context) error {
 	if err != nil || hello.Held {
 		return err
 	}
-	return x.link.hold(ctx, x.whatToHold())
+	return x.tellHold(ctx)
 }
 
 // reachLater goes on until the keeper answers or is dead, or ctx ends. What it
