@@ -129,8 +129,8 @@ func TestToldOnceOverRestarts(t *testing.T) {
 	if _, err := m.Abandon(t.Context(), id, root, api.AbandonRequest{GraceMS: new(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
-	for len(rec.ended) == 0 {
-		time.Sleep(time.Millisecond)
+	for over := false; !over; time.Sleep(time.Millisecond) {
+		_, over, _ = rec.Ended(id)
 	}
 	all, _, _ := m.Events(t.Context(), EventQuery{Turn: id})
 	if n := len(all); n != 7 || all[n-1].Kind != api.EventEnded {
