@@ -13,6 +13,14 @@ import (
 	"pinfold.dev/internal/sys/systest"
 )
 
+func newSuite() *systest.Suite {
+	return systest.New(map[string]systest.Helper{"full": fullHelper})
+}
+
+var suite = newSuite()
+
+func TestMain(m *testing.M) { suite.Main(m) }
+
 // seen waits until readers see so many events.
 func seen(t tester, l *Log, n int64) {
 	t.Helper()

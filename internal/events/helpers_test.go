@@ -10,20 +10,10 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"testing"
 	"time"
 
 	"pinfold.dev/api"
-	"pinfold.dev/internal/sys/systest"
 )
-
-func newSuite() *systest.Suite {
-	return systest.New(map[string]systest.Helper{"full": fullHelper})
-}
-
-var suite = newSuite()
-
-func TestMain(m *testing.M) { suite.Main(m) }
 
 type tester interface {
 	Helper()
