@@ -41,7 +41,7 @@ type call struct {
 	query  url.Values
 	watch  *watch
 	heavy  bool // the party's leave to use much memory is held
-	read   bool // the body was read to its end
+	read   bool // the body was read to its end, or for as long as it may take
 	status int  // of the answer, when it is not 200
 }
 
@@ -189,6 +189,7 @@ func (c *call) body() ([]byte, error) {
 	case errors.As(err, &big):
 		return nil, api.Errorf(api.CodeTooLarge, "the body is larger than %d bytes", maxBody)
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.read = true // there is no more time for the rest
 		return nil, api.Errorf(api.CodeTimeout, "the body did not arrive within %s", c.s.cfg.BodyTimeout)
 	case err != nil:
 		return nil, asAPI(err, api.CodeBadRequest, "read the body")

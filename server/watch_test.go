@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -44,4 +45,32 @@ func TestDeadClientsThatSentMore(t *testing.T) {
 	if len(s.limits.by) != 0 {
 		t.Errorf("dead clients are accounted for: %v", s.limits.by)
 	}
+}
+
+// A body that does not come has its time once, not once more for the rest.
+func TestLateBodyHasItsTimeOnce(t *testing.T) {
+	const most = 5 * time.Second
+	s := start(t, Config{BodyTimeout: most})
+	s.engine.add("one", uint32(os.Getuid()))
+	before := descriptors(t)
+	c := s.raw(t)
+	own, err := c.File() // nobody sees it close
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := launchText(`{"argv":["x"]}`)
+	begun := time.Now()
+	c.send(t, text[:len(text)-1], own)
+	own.Close()
+	if status, _ := c.answer(t); status != 408 {
+		t.Error(status)
+	}
+	if _, err := c.in.ReadByte(); err != io.EOF {
+		t.Error(err)
+	}
+	if over := time.Since(begun); over >= 2*most {
+		t.Errorf("closed after %v", over)
+	}
+	c.Close()
+	flat(t, before)
 }
