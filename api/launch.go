@@ -8,8 +8,8 @@ type LaunchRequest struct {
 	ArgvB64 [][]byte `json:"argv_b64,omitempty"`
 	// Env is the exact environment, as NAME=value; [] is an empty one. Nil, or
 	// null, means the base: PATH, HOME, USER, LOGNAME, SHELL and LANG of the
-	// user it runs as. Variables that belong to a service manager
-	// (NOTIFY_SOCKET, LISTEN_*, ...) never pass.
+	// user it runs as, and TERM=xterm where it gets a terminal. Variables that
+	// belong to a service manager (NOTIFY_SOCKET, LISTEN_*, ...) never pass.
 	Env []string `json:"env,omitzero"`
 	// EnvB64 is env as base64; it stands for Env.
 	EnvB64 [][]byte `json:"env_b64,omitempty"`

@@ -38,10 +38,14 @@ func managerVar(name string) bool {
 }
 
 // environ is a launch's environment: what was said, or the base, changed by add.
-// Nil env is the base; an empty one is empty.
-func environ(env, add []string, u User) []string {
+// Nil env is the base, with a TERM for a process that gets a terminal; an empty
+// one is empty.
+func environ(env, add []string, u User, terminal bool) []string {
 	if env == nil {
 		env = baseEnv(u)
+		if terminal {
+			env = append(env, "TERM=xterm") // which every terminal of today understands
+		}
 	} else {
 		env = scrub(env)
 	}

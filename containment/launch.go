@@ -143,7 +143,7 @@ func (m *Manager) settle(c Caller, req api.LaunchRequest, fds int) (Launch, meta
 	if err != nil {
 		return Launch{}, meta{}, err
 	}
-	l := Launch{Argv: argv, Env: environ(env, req.EnvAdd, u), Cwd: cmp.Or(req.Cwd, u.Home, "/"),
+	l := Launch{Argv: argv, Env: environ(env, req.EnvAdd, u, hasTerminal(req.Stdio)), Cwd: cmp.Or(req.Cwd, u.Home, "/"),
 		Stdio: settleStdio(req.Stdio), Extra: req.PassFDs}
 	if set {
 		l.User = &u

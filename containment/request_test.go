@@ -136,9 +136,18 @@ func TestEnvironment(t *testing.T) {
 		{[]string{"A=1"}, []string{"A=", "NOTIFY_SOCKET=/x"}, []string{"A="}},
 		{[]string{"AA=1"}, []string{"A"}, []string{"AA=1"}},
 	} {
-		if got := environ(c.env, c.add, u); !slices.Equal(got, c.want) {
+		if got := environ(c.env, c.add, u, false); !slices.Equal(got, c.want) {
 			t.Errorf("%q and %q: %q, want %q", c.env, c.add, got, c.want)
 		}
+	}
+	if got := environ(nil, nil, u, true); !slices.Contains(got, "TERM=xterm") {
+		t.Errorf("with a terminal: %q", got)
+	}
+	if got := environ(nil, []string{"TERM=dumb"}, u, true); !slices.Contains(got, "TERM=dumb") || slices.Contains(got, "TERM=xterm") {
+		t.Errorf("with a terminal that is said: %q", got)
+	}
+	if got := environ([]string{}, nil, u, true); len(got) != 0 {
+		t.Errorf("with a terminal and nothing: %q", got)
 	}
 	l, _ := settled(t, root, api.LaunchRequest{Argv: []string{"x"}, User: "1000"})
 	if !slices.Contains(l.Env, "USER=") && !slices.ContainsFunc(l.Env, func(s string) bool { return s == "HOME=" || s == "HOME=/" }) {
