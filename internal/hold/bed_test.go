@@ -31,6 +31,7 @@ var suite = systest.New(map[string]systest.Helper{
 	"headless": func([]string) error { return systest.EndMainThread() },
 	"beat":     beat,
 	"herd":     herd,
+	"promoter": promoter,
 })
 
 const bedPrefix = "pinfold-test.hold."
