@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/pidfd"
 )
@@ -68,6 +69,7 @@ var errHidden = errors.New("it holds processes of a PID namespace that we cannot
 // moveTo moves those that choose chooses; nil: all.
 func (d *Dir) moveTo(ctx context.Context, to *Dir, choose func(listing) (map[int]bool, error)) (int, error) {
 	defer d.Still(ctx)()
+	fault.Point("leaf.still")
 	m := mover{from: d, to: to, moved: map[int]bool{}}
 	for {
 		left, err := m.round(choose)
@@ -115,6 +117,7 @@ func (m *mover) round(choose func(listing) (map[int]bool, error)) (left int, err
 		if err := m.process(p.PID, l.ids, seen); err != nil {
 			return 0, err
 		}
+		fault.Point("leaf.moving")
 	}
 	if len(seen) > 0 {
 		return len(seen), nil

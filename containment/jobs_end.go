@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // followJob arms a job's clock, watches it until it has ended, and tells of it.
@@ -115,6 +116,7 @@ func (m *Manager) closeJob(t *turn, j *job, note string) {
 	if err := m.save(t); err != nil {
 		m.log.Warn("save the record of a turn whose job has ended", "turn", t.id, "error", err)
 	}
+	fault.Point("job.over")
 	m.lastJob(t)
 }
 
@@ -186,6 +188,7 @@ func (m *Manager) endJob(t *turn, j *job, why api.Reason, a api.Actor, graceMS *
 		if err := m.save(t); err != nil {
 			m.log.Warn("save the record of a turn whose job ends", "turn", t.id, "error", err)
 		}
+		fault.Point("job.noted")
 		m.killJob(t, h, j, func(ctx context.Context) (Killed, error) {
 			return h.EndLaunch(ctx, j.Process, stop, grace, m.cfg.Bound, false)
 		})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/fault"
 )
 
 // promoteBound is how long the move of a process and its descendants may take.
@@ -101,12 +102,14 @@ func (m *Manager) Promote(ctx context.Context, id, proc string, c Caller, req ap
 	}
 	defer t.promoting.Done()
 	if err = m.save(t); err == nil {
+		fault.Point("promote.recorded")
 		err = m.moveJob(ctx, t, h, j, proc, req)
 	}
 	if err != nil {
 		m.dropJob(t, j)
 		return api.Job{}, asAPI(err, api.CodeInternal, "make a job of "+proc)
 	}
+	fault.Point("promote.moved")
 	t.mu.Lock()
 	j.Moving = false
 	if req.MaxMS > 0 {
@@ -117,6 +120,7 @@ func (m *Manager) Promote(ctx context.Context, id, proc string, c Caller, req ap
 	if err := m.save(t); err != nil { // the move is seen in the cgroup, too
 		m.log.Warn("save the record of a turn with a new job", "turn", t.id, "error", err)
 	}
+	fault.Point("promote.saved")
 	m.log.Info("job made", "turn", t.id, "process", j.Process, "origin", j.Origin, "uid", c.UID)
 	m.followJob(t, j, string(j.Origin))
 	return m.lookJob(t, j), nil

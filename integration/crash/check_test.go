@@ -103,7 +103,8 @@ func (l *life) unrecorded(turns []api.Turn) string {
 		for _, v := range turns {
 			rel, inside := strings.CutPrefix(b.cgroup, strings.TrimPrefix(v.Cgroup, filepath.Dir(run.cgroup)))
 			for _, p := range v.Processes {
-				known = known || inside && strings.HasPrefix(rel+"/", "/work/"+p.ID+"/") || p.PID == b.pid && p.Status.State == api.ProcessRunning
+				leaf := strings.HasPrefix(rel+"/", "/work/"+p.ID+"/") || strings.HasPrefix(rel+"/", "/jobs/"+p.ID+"/")
+				known = known || inside && leaf || p.PID == b.pid && p.Status.State == api.ProcessRunning
 			}
 			known = known || inside && rel == "/beside"
 		}

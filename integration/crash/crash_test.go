@@ -90,6 +90,9 @@ func (l *life) launches() {
 	}
 	l.refused()
 	l.join()
+	if l.plan.job {
+		l.promote()
+	}
 	l.recorded()
 }
 

@@ -336,5 +336,34 @@ func (l *life) end() (r api.Receipt) {
 		r, err = l.Abandon(ctx, l.turn.ID, api.AbandonRequest{Reason: api.ReasonStop, GraceMS: new(l.plan.grace), Leftovers: true})
 		return err
 	})
+	if l.job.ID != "" {
+		l.endJob()
+	}
 	return r
+}
+
+// promote makes a job of the survivor, with the child in a session of its own.
+func (l *life) promote() {
+	l.t.Helper()
+	l.must("promote", func(ctx context.Context) (err error) {
+		l.job, err = l.Promote(ctx, l.turn.ID, l.procs["survivor"].id, api.PromoteRequest{Name: "kept"})
+		return err
+	})
+}
+
+// endJob checks that the job, and nothing else, has outlived its turn, and ends
+// it.
+func (l *life) endJob() {
+	l.t.Helper()
+	l.recorded()
+	if n := len(l.bearers()); n != 2 {
+		l.t.Errorf("%d processes outlive the turn, the job has two: %v (%s)", n, l.bearers(), l.describe())
+	}
+	l.must("stop the job", func(ctx context.Context) error {
+		j, err := l.StopJob(ctx, l.job.ID, api.StopJobRequest{GraceMS: new(int64(0))})
+		if err == nil && j.State != api.JobEnded {
+			l.t.Errorf("the job that was stopped is %s (%s)", j.State, l.describe())
+		}
+		return err
+	})
 }

@@ -41,6 +41,7 @@ type plan struct {
 	grace   int64  // of the ending, in ms
 	beside  bool   // something is beside work/ in the turn's cgroup
 	patient bool   // the service is started again only after the point was come to
+	job     bool   // one launch is made a job, which outlives its turn
 	lasting bool   // what does not end by itself is launched first
 }
 
@@ -119,6 +120,9 @@ func plans(all []point) (out []plan) {
 				x := plan{point: p.name, in: p.in, mode: m, stage: s, first: first(p.name), finish: (i+j+k)%2 == 0,
 					beside:  p.name == "beside.killed" || p.name == "draft.saved",
 					patient: p.name == "keeper.leaving", lasting: (i+j+k)%3 == 0}
+				for _, w := range []string{"promote.", "job.", "leaf.still", "leaf.moving"} {
+					x.job = x.job || strings.HasPrefix(p.name, w)
+				}
 				if strings.HasPrefix(p.name, "end.") || x.beside {
 					x.finish = false
 				}

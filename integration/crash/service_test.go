@@ -43,6 +43,7 @@ type life struct {
 	neighbour, turn api.Turn
 	begunAfter      bool        // the turn was begun once the point had been reached: its keeper lives
 	beside          api.Process // the neighbour's
+	job             api.Job
 	procs           map[string]*payload
 	order           []string
 	fds             int

@@ -11,6 +11,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -67,6 +68,7 @@ func (x *hold) makeJob(process string, limits *api.Limits) (*cgroup.Dir, error) 
 		return nil, err
 	}
 	to, err := all.Make(process)
+	fault.Point("job.made")
 	if errors.Is(err, os.ErrExist) {
 		return nil, containment.ErrUsed
 	}
@@ -83,6 +85,7 @@ func (x *hold) fill(ctx context.Context, process string, from, to *cgroup.Dir, m
 	if err := to.Mark(fillingMark + strings.TrimPrefix(from.Path(), x.dir.Path()+"/")); err != nil {
 		return 0, errors.Join(err, to.Remove(context.WithoutCancel(ctx)))
 	}
+	fault.Point("job.filling")
 	j := &job{}
 	x.enterJob(process, j) // from its first member on it is none of the turn's
 	n, err := move(soon)
@@ -90,7 +93,9 @@ func (x *hold) fill(ctx context.Context, process string, from, to *cgroup.Dir, m
 		err = noMembers(process)
 	}
 	if err == nil {
+		fault.Point("job.filled")
 		err = to.Mark(x.facts.Nonce)
+		fault.Point("job.marked")
 	}
 	if err != nil {
 		err = errors.Join(moveRefused(process, err), unfill(context.WithoutCancel(ctx), from, to))
