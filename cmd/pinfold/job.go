@@ -101,8 +101,10 @@ output is kept: "pinfold logs TURN PROCESS" reads it, with what "job show" tells
 Exit status: see "pinfold help exit-codes".`,
 		Example: `  pinfold job start --name dev-server -- npm run dev
   pinfold job start --max 8h -C /srv/work -- make world`,
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError(c, "start needs a command")
+			}
 			r.detach = true
 			launch, err := r.request(c, args)
 			if err != nil {
@@ -237,7 +239,7 @@ gone.
 
 Exit status: 0 when all of them have ended; 1 when something could not be ended;
 others as in "pinfold help exit-codes".`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(c *cobra.Command, args []string) error { return exactArgs(max(1, len(args)))(c, args) },
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.StopJobRequest{Reason: api.Reason(reason)}
 			var err error
