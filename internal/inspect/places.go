@@ -69,3 +69,9 @@ func (p places) meets(name string, spots []spot) bool {
 	}
 	return false
 }
+
+// below tells whether a path is a directory's, or below it.
+func below(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}

@@ -207,12 +207,6 @@ func (l *look) note(how, path string) {
 	}
 }
 
-// below tells whether a path is a directory's, or below it.
-func below(path, dir string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/')
-}
-
 // unreadable says what could not be read. What is gone is no error: a descriptor
 // that was closed meanwhile, or a thread that has ended.
 func unreadable(what string, err error) error {
