@@ -77,24 +77,28 @@ func (x *hold) EndProcess(ctx context.Context, process string, stop syscall.Sign
 	return nil
 }
 
-// askProcess sends the stop signal and waits out the grace, or less.
-func (x *hold) askProcess(ctx context.Context, process string, stop syscall.Signal, grace time.Duration) {
+// askProcess sends the stop signal, waits out the grace, or less, and tells how
+// many were asked.
+func (x *hold) askProcess(ctx context.Context, process string, stop syscall.Signal, grace time.Duration) (asked int) {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	leaf, err := x.openLeaf(process)
 	if err == nil {
 		defer leaf.Close()
-		_, _ = leaf.Signal(func(string) syscall.Signal { return stop }) // what it does not reach, the kill sees
+		asked, _ = leaf.Signal(func(string) syscall.Signal { return stop }) // what it does not reach, the kill sees
 		_ = leaf.Empty(ctx)
 	}
 	h := x.handleOf(process)
 	if h == nil || ctx.Err() != nil {
-		return
+		return asked
 	}
 	if id, err := h.CgroupID(); err == nil && (leaf == nil || id != leaf.ID()) { // it had left
-		_ = h.Signal(stop)
+		if h.Signal(stop) == nil {
+			asked = max(asked, 1)
+		}
 	}
 	_ = h.Wait(ctx)
+	return asked
 }
 
 // killLeaf kills what is in a launch's leaf; one that was removed was empty.

@@ -35,9 +35,11 @@ func (x *hold) endBelow(ctx context.Context, process string, stop syscall.Signal
 	}
 	s := sparing{leaf: leaf, spared: spared}
 	if grace > 0 {
-		if _, err := s.signal(stop); err != nil {
+		n, err := s.signal(stop)
+		if err != nil {
 			out.Notes = append(out.Notes, "ask to stop: "+err.Error())
 		}
+		out.Seen = n
 		soon, cancel := context.WithTimeout(ctx, grace)
 		_ = s.await(soon)
 		cancel()

@@ -53,13 +53,15 @@ func (x *hold) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 		return out, err
 	}
 	deadline := time.Now().Add(grace + bound)
+	asked := 0
 	if grace > 0 {
-		x.askProcess(ctx, process, stop, grace)
+		asked = x.askProcess(ctx, process, stop, grace)
 	}
 	out.KilledAt = time.Now()
 	if err := x.killLeaf(ctx, process, bound, &out); err != nil {
 		return out, err
 	}
+	out.Seen = max(out.Seen, asked)
 	settled, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	if h := x.handleOf(process); h != nil && h.Wait(settled) != nil && x.running(process) {

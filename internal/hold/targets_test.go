@@ -51,7 +51,7 @@ func TestSpare(t *testing.T) {
 			s.lines("p1", at+5) // it goes on
 			live()
 			k, err = s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 5*time.Second, 20*time.Second, true)
-			if err != nil || k.EmptyAt.IsZero() {
+			if err != nil || k.EmptyAt.IsZero() || k.Seen == 0 {
 				t.Fatalf("%+v, %v", k, err)
 			}
 			live()
@@ -62,6 +62,20 @@ func TestSpare(t *testing.T) {
 			s.endTurn()
 		})
 	}
+}
+
+// Those that went when they were asked to are counted.
+func TestAskedAreSeen(t *testing.T) {
+	s := begin(t)
+	st := s.start("p1", "sh", "-c", "sleep 1000 & sleep 1000")
+	systest.Until(t, "the sleepers", func() bool { ms, _ := s.Members(); return named(ms, "sleep") == 2 })
+	dead := mustEnd(t, st.PID)
+	k, err := s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 20*time.Second, 20*time.Second, false)
+	if err != nil || k.Seen != 3 || k.EmptyAt.IsZero() {
+		t.Errorf("%+v, %v", k, err)
+	}
+	dead()
+	s.endTurn()
 }
 
 // Nobody is spared in place of a launched process that has ended, or left.
