@@ -76,7 +76,11 @@ func (m *Manager) clientGone(t *turn) {
 		return
 	}
 	m.log.Info("client gone", "turn", t.id, "bind", t.view.Client.Bind, "on_gone", t.view.Client.OnGone)
-	t.tell(api.EventClientGone, "", nil)
+	key := "" // a connection may go again and again
+	if t.view.Client.Bind == api.BindProcess {
+		key = fmt.Sprint(t.view.Epoch)
+	}
+	t.tell(api.EventClientGone, key, nil)
 	m.awaitClient(t)
 }
 
