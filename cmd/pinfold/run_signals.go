@@ -39,6 +39,7 @@ type signals struct {
 	ch    chan os.Signal
 	done  chan struct{}
 	first atomic.Pointer[caught]
+	kept  []caught // came before there was a command, in order; forward has them
 }
 
 // passedOn are the signals that a command gets when run does.
@@ -93,7 +94,8 @@ func (s *signals) stop() {
 }
 
 // cancelOnStop returns a context that a stopping signal ends. After the
-// returned function has been called, signals are left for forward.
+// returned function has been called, signals are left for forward, with those
+// that came before: the command may run before we are told that it does.
 func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	over, gone := make(chan struct{}), make(chan struct{})
@@ -105,11 +107,17 @@ func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 				return
 			case sig := <-s.ch:
 				n, _ := sig.(syscall.Signal)
-				if c := caught(n); c.stops() {
+				c := caught(n)
+				if n == syscall.SIGTSTP {
+					_ = sys.StopSelf()
+					continue
+				}
+				if len(s.kept) < cap(s.ch) {
+					s.kept = append(s.kept, c)
+				}
+				if c.stops() {
 					s.first.CompareAndSwap(nil, &c)
 					cancel()
-				} else if n == syscall.SIGTSTP {
-					_ = sys.StopSelf()
 				}
 			}
 		}
@@ -127,8 +135,8 @@ func (s *signals) early() *caught { return s.first.Load() }
 // forward hands each signal to pass, in order, until stop. One that came as
 // the command was being started is not lost.
 func (s *signals) forward(pass func(caught)) {
-	if c := s.early(); c != nil {
-		pass(*c)
+	for _, c := range s.kept {
+		pass(c)
 	}
 	for {
 		select {

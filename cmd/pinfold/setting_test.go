@@ -249,7 +249,7 @@ func TestSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// What runs long for a reason that is the same in every setting is left out.
-			cmd := exec.Command("/proc/self/exe", "-test.v", "-test.timeout=10m", "-test.skip=FastCommands|WhenTheServiceGoes|TestHuman|TestRender",
+			cmd := exec.Command("/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.skip=FastCommands|WhenTheServiceGoes|TestHuman|TestRender",
 				"-test.run=^Test(InPlace|Run|TTY|Attach|Stop).*$|^TestScripts$/^(run|run_options|run_places|run_signals|run_leftovers|logs|turn|abandon)$")
 			cmd.Env = append(append(os.Environ(), "PINFOLD_TEST_UID="+nobody.Uid), env...)
 			var out bytes.Buffer

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A command may run before we are told that it does: what is sent to it meanwhile
+// is passed on once we are, in order.
+func TestSignalsBeforeTheAnswer(t *testing.T) {
+	s := catchSignals()
+	ctx, cancel := s.cancelOnStop(t.Context())
+	sent := []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}
+	for _, sig := range sent {
+		if err := syscall.Kill(syscall.Getpid(), sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ctx.Done() // TERM was seen
+	cancel()
+	over := sync.OnceFunc(s.stop)
+	time.AfterFunc(time.Minute, over)
+	var got []syscall.Signal
+	s.forward(func(c caught) {
+		if got = append(got, syscall.Signal(c)); len(got) == len(sent) {
+			over()
+		}
+	})
+	if !slices.Equal(got, sent) {
+		t.Errorf("%v were passed on, not %v", got, sent)
+	}
+}
