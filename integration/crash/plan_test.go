@@ -13,6 +13,7 @@ const (
 	itself mode = "itself" // who comes to the point dies there
 	other  mode = "other"  // it waits there while the other, service or keeper, dies
 	both   mode = "both"
+	late   mode = "late" // the keeper waits there while the service dies, and still when the next one greets it
 	gone   mode = "gone" // the service waits there while its client leaves
 )
 
@@ -71,6 +72,8 @@ func stages(name string) []stage {
 		return []stage{atBegin, atEnd}
 	case "journal.write", "journal.written", "request.read", "answer.ready", "answer.written":
 		return []stage{atBegin, atLaunch, atEnd}
+	case "exit.reaped", "exit.written", "exit.told", "exit.heard":
+		return []stage{atBegin, atEnd}
 	case "hello.sent", "hello.answered":
 		return []stage{atBegin, atRestart}
 	}
@@ -99,7 +102,7 @@ func modes(p point, s stage) []mode {
 	case p.in == keeper && p.name == "keeper.leaving":
 		return []mode{itself} // there is no service
 	case p.in == keeper:
-		return []mode{itself, other, both}
+		return []mode{itself, other, both, late}
 	case s == atSecond, s == atRemoval, s == atLoss, strings.HasPrefix(p.name, "undo."):
 		return []mode{itself}
 	case s == atRestart:

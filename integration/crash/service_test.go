@@ -87,7 +87,7 @@ func (l *life) ruleList() string {
 		return ""
 	}
 	act := "kill"
-	if p.mode == other || p.mode == gone {
+	if p.mode == other || p.mode == late || p.mode == gone {
 		act = "hold"
 	}
 	rules := []string{p.point + "#1=" + act + ":" + l.point()} // the others that come there go on
@@ -247,12 +247,19 @@ func (l *life) strike() {
 	default:
 		l.kill()
 	}
+	if p.mode == late {
+		time.Sleep(lateBy)
+		_ = os.Remove(l.point())
+	}
 	l.disarm()
 }
 
+// lateBy is for how long a keeper does not answer the next service.
+const lateBy = 250 * time.Millisecond
+
 func (l *life) disarm() {
 	_ = os.Remove(l.first())
-	if l.reached() {
+	if l.reached() && l.plan.mode != late { // then strike does
 		_ = os.Remove(l.along())
 		_ = os.Remove(l.point())
 	}
