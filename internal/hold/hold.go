@@ -117,12 +117,14 @@ func (x *hold) enter(s wire.Started, fds []int) {
 	if len(fds) > 0 {
 		p.handle = pidfd.FromFD(fds[0], s.PID)
 		closeFDs(fds[1:])
+		x.keepHandle(s.Process, p.handle)
 	}
 	x.procs[s.Process] = p
 	x.order = append(x.order, s.Process)
 	if e, ok := x.early[s.Process]; ok {
 		delete(x.early, s.Process)
 		p.end(e)
+		x.forgetHandle(s.Process)
 	}
 }
 
@@ -170,6 +172,7 @@ func (x *hold) exited(e wire.Exit) {
 		p.end(e)
 	}
 	x.mu.Unlock()
+	x.forgetHandle(e.Process)
 	fault.Point("exit.heard")
 	if !told {
 		x.hooks.Exit(exit(e))

@@ -29,6 +29,8 @@ type Config struct {
 	StateDir     string       // shown by Info
 	Version      string       // shown by Info
 	PIDs         int64        // default pids.max of a turn; 0: chosen from the host's pid_max
+	Keep         Keep         // keeps handles for the next service; nil: nobody does
+	Kept         []Kept       // what it had kept, by names that IsKeptHandle knows; Open takes them over
 	Log          *slog.Logger // nil: silent
 }
 
@@ -57,7 +59,8 @@ type Host struct {
 	waited atomic.Bool // a keeper did not answer in time when it was found again
 
 	mu        sync.Mutex
-	scopes    string    // the directory that scopes are made in, once one was
+	scopes    string // the directory that scopes are made in, once one was
+	kept      map[string]int
 	mechanism string    // how the self-test's turn was ended
 	scopeBad  time.Time // until when scope is not tried
 	badWhy    error
@@ -71,6 +74,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}}
+	h.takeKept()
 	if err := h.checkInit(); err != nil {
 		return nil, err
 	}

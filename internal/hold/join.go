@@ -65,6 +65,7 @@ func (x *hold) enterJoined(s wire.Started, h *pidfd.Handle) {
 	x.procs[s.Process] = p
 	x.order = append(x.order, s.Process)
 	x.mu.Unlock()
+	x.keepHandle(s.Process, h)
 	go func() {
 		defer close(p.told)
 		x.watchJoined(s.Process, h)
@@ -232,9 +233,14 @@ func (x *hold) Rejoin(process string, was api.Identity) (api.Verdict, error) {
 	rec.CgroupID = 0 // it may have gone deeper, or have been moved just before a crash
 	h, v, why := pidfd.OpenVerified(rec)
 	if v != api.VerdictOwned {
-		return v, errors.New(strings.Join(why, "; "))
+		if h = x.claimKept(process, rec); h == nil {
+			return v, errors.New(strings.Join(why, "; "))
+		}
 	}
 	in, err := h.CgroupPath()
+	if over, xerr := h.Exited(); xerr == nil && over { // as it was there, so it tells how it ended
+		in, err = x.facts.CgroupLine, nil
+	}
 	if err == nil && !x.within(in) {
 		err = fmt.Errorf("it is in %s, outside the turn", in)
 		v = api.VerdictForeign
@@ -288,6 +294,7 @@ func (x *hold) loseProcess(id, why string) {
 		}
 	}
 	x.mu.Unlock()
+	x.forgetHandle(id)
 	if !told {
 		x.hooks.Exit(containment.Exit{Process: id, At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: why}})
 	}
