@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -53,14 +54,88 @@ type socket struct {
 	net.Listener
 	path string
 	made *os.File
+	kept atomic.Bool // somebody else goes on to listen
 	once sync.Once
+}
+
+// Keep returns a duplicate descriptor of a listener that Listen made, for somebody
+// who goes on to listen, and the name of its socket, by which Kept knows it again.
+// Until Drop is called, closing the listener then leaves the socket where it is.
+func Keep(l net.Listener) (fd int, name string, err error) {
+	s, ok := l.(*socket)
+	if !ok {
+		return -1, "", fmt.Errorf("keep the socket: %T is none of Listen's", l)
+	}
+	u, ok := s.Listener.(*net.UnixListener)
+	if !ok {
+		return -1, "", fmt.Errorf("keep the socket: %T is no unix socket", s.Listener)
+	}
+	made, err := s.made.Stat()
+	if err != nil {
+		return -1, "", fmt.Errorf("keep the socket: %w", err)
+	}
+	raw, err := u.SyscallConn() // not File, whose Fd makes the listener itself block
+	if err == nil {
+		err = errors.Join(raw.Control(func(own uintptr) { fd, err = sys.Dup(int(own)) }), err)
+	}
+	if err != nil {
+		return -1, "", fmt.Errorf("keep the socket: %w", err)
+	}
+	s.kept.Store(true)
+	return fd, fileName(made), nil
+}
+
+// Drop undoes Keep: closing removes the socket.
+func Drop(l net.Listener) {
+	if s, ok := l.(*socket); ok {
+		s.kept.Store(false)
+	}
+}
+
+// Kept makes a listener of a descriptor that Keep has returned, which it owns
+// from then on, also after an error. The socket at path must be the one it
+// listens on, by the name that Keep has returned.
+func Kept(f *os.File, path, name string) (net.Listener, error) {
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("take the kept socket: %w", err)
+	}
+	if a, ok := l.Addr().(*net.UnixAddr); !ok || a.Net != "unix" || a.Name != path {
+		l.Close()
+		return nil, fmt.Errorf("take the kept socket: it is at %s, not at %s", l.Addr(), path)
+	}
+	fd, err := sys.Openat(sys.AtFDCWD, path, sys.OPath|sys.ONofollow)
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("take the kept socket: %w", err)
+	}
+	made := os.NewFile(uintptr(fd), path)
+	if fi, err := made.Stat(); err != nil || fi.Mode().Type() != os.ModeSocket || fileName(fi) != name {
+		made.Close()
+		l.Close()
+		return nil, fmt.Errorf("take the kept socket: what is at %s now is another", path)
+	}
+	s := &socket{Listener: l, path: path, made: made}
+	s.kept.Store(true)
+	return s, nil
+}
+
+// fileName tells one file from others: nobody gets its number while the socket
+// is kept open.
+func fileName(fi os.FileInfo) string {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", st.Dev, st.Ino)
 }
 
 func (s *socket) Close() error {
 	s.once.Do(func() {
 		made, merr := s.made.Stat()
 		now, nerr := os.Lstat(s.path)
-		if merr == nil && nerr == nil && os.SameFile(made, now) {
+		if merr == nil && nerr == nil && os.SameFile(made, now) && !s.kept.Load() {
 			_ = os.Remove(s.path)
 		}
 		s.made.Close()

@@ -95,34 +95,3 @@ func TestAvailableOnThisHost(t *testing.T) {
 		t.Errorf("on a host without systemd: %#v", err)
 	}
 }
-
-// The other end is a real datagram socket: what sd_notify(3) says is what has
-// to arrive there.
-func TestNotify(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "notify")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: sock, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	t.Setenv("NOTIFY_SOCKET", sock)
-	if err := errors.Join(NotifyReady(), NotifyStatus("3 turns\nMAINPID=1"), NotifyStopping()); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"READY=1", "STATUS=3 turns MAINPID=1", "STOPPING=1"} {
-		b := make([]byte, 512)
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
-		n, err := c.Read(b)
-		if err != nil || string(b[:n]) != want {
-			t.Errorf("got %q, %v; want %q", b[:n], err, want)
-		}
-	}
-	t.Setenv("NOTIFY_SOCKET", "")
-	if err := NotifyReady(); err != nil {
-		t.Errorf("without a socket: %v", err)
-	}
-	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
-	if err := NotifyReady(); err == nil {
-		t.Error("a socket that is gone is no error")
-	}
-}

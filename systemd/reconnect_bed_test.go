@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -172,41 +171,4 @@ func TestPrivateSocket(t *testing.T) {
 		m.Close()
 	}
 	start(t, connect(t, Config{}), sleeper(t))
-}
-
-// A service of type notify is started when it has said so, and its line shows.
-func TestNotifyManager(t *testing.T) {
-	needBed(t, bedRoot)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const unit = "pinfold-notify-test.service"
-	out, err := exec.Command("systemd-run", "--quiet", "--service-type=notify", "--unit="+unit,
-		"--setenv=PINFOLD_BED="+bedNotify, exe, "-test.run=^TestNotifyHelper$").CombinedOutput()
-	if err != nil {
-		t.Fatalf("start: %v\n%s", err, out)
-	}
-	defer systemctl(t, "stop", unit)
-	if got := show(t, unit, "ActiveState"); got != "active" {
-		t.Errorf("ActiveState=%s", got)
-	}
-	if got := show(t, unit, "StatusText"); got != "holding 0 turns" {
-		t.Errorf("StatusText=%s", got)
-	}
-}
-
-// bedNotify is where TestNotifyHelper is a service.
-const bedNotify = "notify-service"
-
-// TestNotifyHelper is the service of TestNotifyManager.
-func TestNotifyHelper(t *testing.T) {
-	needBed(t, bedNotify)
-	if err := NotifyStatus("holding 0 turns"); err != nil {
-		t.Fatal(err)
-	}
-	if err := NotifyReady(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(time.Hour)
 }

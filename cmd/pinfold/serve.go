@@ -21,9 +21,14 @@ Each flag can also be set by a variable: --runtime-dir by PINFOLD_RUNTIME_DIR,
 and so on. A flag wins over its variable.
 
 The service prints one line when it is ready, and tells systemd. TERM and INT
-stop it; the turns go on, and the next service finds them again. HUP is ignored;
-so is a log that nobody reads: lines that are not taken in time are lost, and
-counted there.
+stop it; the turns go on, and the next service finds them again ("pinfold stop
+--turns" ends them). HUP is ignored; so is a log that nobody reads: lines that are
+not taken in time are lost, and counted there.
+
+Under systemd a socket that a socket unit passes is used; it must be the one that
+--socket names, if that is given. Where the unit has FileDescriptorStoreMax=, the
+service's own socket is kept over a restart, so that no client is turned away, and
+so are handles of the processes that it has launched.
 
 Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 		Example: `  pinfold serve
@@ -40,6 +45,9 @@ Exit status: 0 stopped as asked; 1 it could not start or go on; 2 usage.`,
 				return usageError(c, "%v", err)
 			}
 			if o.Init, err = findInit(f.init, source["init"]); err != nil {
+				return &exitError{code: exitNo, err: fmt.Errorf("serve: %w", err)}
+			}
+			if err := o.meetSystemd(a.getenv, socket); err != nil {
 				return &exitError{code: exitNo, err: fmt.Errorf("serve: %w", err)}
 			}
 			say := newBehind(os.Stdout, nil)

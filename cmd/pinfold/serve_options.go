@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pinfold.dev/api"
+	"pinfold.dev/systemd"
 )
 
 // serveOptions is all that the service is told. Every path is absolute.
@@ -32,6 +33,9 @@ type serveOptions struct {
 	Log          *slog.Logger
 	log          *behind   // what Log writes to
 	Say          io.Writer // for the line that says it is ready
+	notifier     *systemd.Notifier
+	handed       handed
+	watchdog     time.Duration // how often systemd is to hear that the service is well; 0: never
 }
 
 // serveFlags are the same as they were written: on the command line, in the

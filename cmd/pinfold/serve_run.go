@@ -47,7 +47,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 		o.Log.Warn(note)
 	}
 	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, Init: o.Init,
-		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log})
+		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log, Keep: o.keep(), Kept: o.handed.handles})
 	if err != nil {
 		return err
 	}
@@ -68,12 +68,16 @@ func runServe(ctx context.Context, o serveOptions) error {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}
 	log.Retain(m.Knows)
+	if n := host.ForgetKept(m.Knows); n > 0 {
+		o.Log.Info("handles that systemd had kept are of no turn any more, and are dropped", "handles", n)
+	}
 	for _, err := range host.EndStrays(ctx, m.Knows) {
 		o.Log.Warn("a stray cgroup of an earlier service", "what", err)
 	}
 	err = serveSocket(ctx, o, m, admin)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 	defer cancel()
+	defer o.lastNews(end)
 	err = errors.Join(err, m.Close(end))
 	if lerr := log.Close(end); lerr != nil {
 		o.Log.Warn("some events are lost", "error", lerr)
@@ -83,23 +87,67 @@ func runServe(ctx context.Context, o serveOptions) error {
 
 // serveSocket listens, says that it is ready, and answers until ctx ends.
 func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, admin *uint32) error {
-	l, err := server.Listen(o.Socket, socketMode())
+	l, stop, err := o.listen()
 	if err != nil {
 		return err
 	}
+	guard, unguard := context.WithCancel(context.WithoutCancel(ctx))
+	defer unguard()
+	go o.notifier.Guard(guard, o.watchdog, func() { m.Knows("") }) // which takes the lock that all requests take
 	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
 	fmt.Fprintf(o.Say, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
-	if err := systemd.NotifyReady(); err != nil {
-		o.Log.Warn("tell systemd that the service is ready", "error", err)
+	o.notifier.Say("READY=1")
+	o.notifier.Status("new turns are held at grade " + string(m.Grade()))
+	serving, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, func() {
+		o.notifier.Say("STOPPING=1")
+		stop(context.WithoutCancel(ctx))
+		done()
+	})()
+	defer done()
+	return s.Serve(serving, l)
+}
+
+// lastNews is what systemd is to have before the service goes.
+func (o serveOptions) lastNews(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastWords)
+	defer cancel()
+	o.notifier.Close(ctx)
+}
+
+// meetSystemd takes what systemd has handed over, and says to whom the rest is to
+// be told. said is what --socket says.
+func (o *serveOptions) meetSystemd(getenv func(string) string, said string) error {
+	passed, err := systemd.TakePassed(getenv)
+	if err != nil {
+		return err
 	}
-	if err := systemd.NotifyStatus("new turns are held at grade " + string(m.Grade())); err != nil {
-		o.Log.Warn("tell systemd the status", "error", err)
+	if said != "" {
+		said = o.Socket
 	}
-	err = s.Serve(ctx, l)
-	if nerr := systemd.NotifyStopping(); nerr != nil {
-		o.Log.Warn("tell systemd that the service is stopping", "error", nerr)
+	if o.handed, err = sortHanded(passed, said); err != nil {
+		return err
 	}
-	return err
+	if o.notifier, err = systemd.NewNotifier(getenv, o.Log, o.handed.stored); err != nil {
+		return err
+	}
+	for _, name := range o.handed.strange {
+		o.Log.Warn("systemd has kept a descriptor that means nothing here; it is dropped", "name", name)
+		o.notifier.Remove(name)
+	}
+	if o.handed.unit != nil {
+		o.Socket = o.handed.unit.Addr().String()
+	}
+	o.watchdog = systemd.WatchdogEvery(getenv)
+	return nil
+}
+
+// keep is who keeps handles of processes.
+func (o serveOptions) keep() hold.Keep {
+	if !o.notifier.Stores() {
+		return nil
+	}
+	return o.notifier
 }
 
 // socketMode lets everybody connect to root's service, where peer credentials
