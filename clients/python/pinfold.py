@@ -17,7 +17,7 @@ every process of it is ended, whatever it forked, and nothing else.
 
 Three levels, each made of the one below:
 
-- `Client`, `Turn`, `Process`: the service's API as objects.
+- `Client`, `Turn`, `Process`, `Job`: the service's API as objects.
 - `Turn.Popen`, `Turn.run`, `Turn.call`, `Turn.check_call`, `Turn.check_output`:
   the shape and the behaviour of `subprocess`. Pipes are the kernel's: they are
   sent along with the request (SCM_RIGHTS), so `fileno()` works with select and
@@ -67,10 +67,11 @@ from typing import (IO, Any, Callable, Dict, Generator, Iterable, Iterator, List
 
 __version__ = "0.1"
 __all__ = [
-    "Client", "Turn", "Process", "Output", "Popen", "AsyncProcess", "Receipt", "Counts", "Status", "Gap", "Slice", "Event", "Events", "run",
+    "Client", "Turn", "Hold", "Process", "Job", "Output", "Popen", "AsyncProcess", "Receipt", "Counts", "Status", "Gap", "Slice", "Event",
+    "Events", "Ended", "Abandoned", "Quiet", "run",
     "PIPE", "STDOUT", "DEVNULL", "CalledProcessError", "CompletedProcess", "SubprocessError", "TimeoutExpired",
     "PinfoldError", "BadRequest", "Forbidden", "PeerUnverifiable", "NotFound", "Timeout", "TurnOver", "StaleEpoch",
-    "IdempotencyConflict", "TooLarge", "ExecFailed", "LaunchRefused", "GradeUnavailable", "LimitUnavailable",
+    "IdempotencyConflict", "StdinClosed", "Unsupported", "TooLarge", "ExecFailed", "LaunchRefused", "GradeUnavailable", "LimitUnavailable",
     "KeeperLost", "Unavailable", "Internal", "ProcessLost",
 ]
 
@@ -155,6 +156,16 @@ class IdempotencyConflict(PinfoldError):
     code = "idempotency_conflict"
 
 
+class StdinClosed(PinfoldError):
+    """Nobody reads the process's stdin any more."""
+    code = "stdin_closed"
+
+
+class Unsupported(PinfoldError):
+    """The turn's keeper, or the kernel, is too old for that."""
+    code = "unsupported"
+
+
 class TooLarge(PinfoldError):
     """The request has more of something than the service takes."""
     code = "too_large"
@@ -204,8 +215,8 @@ class ProcessLost(PinfoldError):
 
 
 _ERRORS: Mapping[str, Type[PinfoldError]] = {c.code: c for c in (
-    BadRequest, Forbidden, PeerUnverifiable, NotFound, Timeout, TurnOver, StaleEpoch, IdempotencyConflict, TooLarge,
-    ExecFailed, LaunchRefused, GradeUnavailable, LimitUnavailable, KeeperLost, Unavailable, Internal)}
+    BadRequest, Forbidden, PeerUnverifiable, NotFound, Timeout, TurnOver, StaleEpoch, IdempotencyConflict, StdinClosed,
+    Unsupported, TooLarge, ExecFailed, LaunchRefused, GradeUnavailable, LimitUnavailable, KeeperLost, Unavailable, Internal)}
 
 
 _BOTH: Dict[Tuple[type, type], Type[PinfoldError]] = {}
@@ -319,6 +330,67 @@ class Receipt:
     def outside(self) -> List[Json]:
         """What belongs to the turn's story and was not in its cgroup."""
         return self.raw.get("outside") or []
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a process, and what it had forked, that were to end.
+    `complete`: all of them were seen gone. `targets` are those of a dry run."""
+
+    status: Status
+    ended: int
+    complete: bool
+    raw: Json = field(repr=False)
+
+    @classmethod
+    def of(cls, raw: Json) -> Ended:
+        return cls(Status.of(raw["status"]), raw["ended"], raw["complete"], raw)
+
+    @property
+    def targets(self) -> List[Json]:
+        return self.raw.get("targets") or []
+
+    @property
+    def survivors(self) -> List[Json]:
+        """What could not be ended."""
+        return self.raw.get("survivors") or []
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """What became of turns that were to end: `receipts` of those that did, `plans`
+    of a dry run, `jobs` that were ended with them, and `refused`: who was not
+    ended, with the error."""
+
+    receipts: List[Receipt]
+    plans: List[Json]
+    jobs: List[Json]
+    refused: Dict[str, PinfoldError]
+
+    @classmethod
+    def of(cls, raw: Json) -> Abandoned:
+        refused = {r["id"]: _error(0, json.dumps(r["error"]).encode()) for r in raw.get("refused") or []}
+        return cls([Receipt.of(r) for r in raw.get("receipts") or []], raw.get("plans") or [], raw.get("jobs") or [], refused)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that had to go was seen gone."""
+        return not self.refused and all(r.complete for r in self.receipts) and not any(j.get("survivors") for j in self.jobs)
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """Whether a directory can be taken away without pulling it from under a
+    process of a turn or job; it is true, as a condition, when it can. `uses` says
+    who uses it, `unseen` what could not be looked at, and so may."""
+
+    path: str
+    quiet: bool
+    uses: List[Json]
+    unseen: List[str]
+
+    def __bool__(self) -> bool:
+        return self.quiet
 
 
 class Gap(NamedTuple):
@@ -515,11 +587,11 @@ class Client:
             raise _error(answer.status, data)
         return data, answer
 
-    def _call(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (),
+    def _call(self, method: str, where: str, body: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (),
               timeout: Optional[float] = _UNSET, **query: Any) -> Json:
         """One request and its JSON answer."""
         b = None if body is None else _json(body)
-        data, _ = self._raw(method, path + _query(query), b, _json_headers(b), fds, timeout)
+        data, _ = self._raw(method, where + _query(query), b, _json_headers(b), fds, timeout)
         answer: Json = json.loads(data)
         return answer
 
@@ -568,24 +640,45 @@ class Client:
 
     def turn(self, *, label: str = "", session: str = "", labels: Optional[Mapping[str, str]] = None,
              leftovers: str = "", grace: Optional[float] = None, min_grade: str = "",
-             limits: Optional[Mapping[str, int]] = None, on_error: str = "stop", **more: Any) -> Turn:
+             limits: Optional[Mapping[str, int]] = None, on_error: str = "stop", wall: Optional[float] = None,
+             lease: Optional[float] = None, idle: Optional[float] = None, idle_by: Optional[Iterable[str]] = None,
+             bind: str = "", window: Optional[float] = None, on_client_gone: str = "",
+             policy: Optional[Mapping[str, Mapping[str, str]]] = None, leftovers_max: Optional[float] = None,
+             supersede: bool = False, idempotency_key: str = "", **more: Any) -> Turn:
         """A turn that begins when its block is entered, or with `begin`.
 
         leftovers: what to do with what still runs when the turn finishes, keep
-        (the service's default) or reap. grace: seconds between TERM and KILL.
-        limits: memory_bytes, swap_bytes, pids, cpu_percent. on_error: the
-        reason to abandon it with when its block is left by an exception. more:
-        any other field of the API's BeginRequest.
+        (the service's default) or reap, and leftovers_max how long to keep it.
+        grace: seconds between TERM and KILL. limits: memory_bytes, swap_bytes,
+        pids, cpu_percent. on_error: the reason to abandon it with when its block
+        is left by an exception.
+
+        Clocks, in seconds, end it by themselves: wall, when it is older; lease,
+        when `Turn.touch` has not renewed it for so long; idle, when nothing of
+        idle_by (touch, output, cpu, io; default all) was seen for so long. bind
+        makes us its client: "process" while this process lives, "connection"
+        while `Turn.hold` holds it. window is how long the client may be gone,
+        on_client_gone what then happens, abandon or detach. policy has what
+        differs from `Client.policy`: {"stop": {"jobs": "end"}}.
+
+        supersede ends the open turns of the same session. The same request with
+        the same idempotency_key begins one turn while that is open; without one
+        each call has its own, so that it can be asked again when an answer was
+        lost. more: any other field of the API's BeginRequest.
         """
-        return Turn(self, _said(label=label, session=session, labels=labels, leftovers=leftovers, min_grade=min_grade,
-                                grace_ms=_ms(grace), limits=limits, **more), on_error=on_error)
+        return Turn(self, _said(
+            label=label, session=session, labels=labels, leftovers=leftovers, min_grade=min_grade, grace_ms=_ms(grace), limits=limits,
+            wall_ms=_ms(wall), lease_ms=_ms(lease), idle_ms=_ms(idle), idle_by=None if idle_by is None else list(idle_by),
+            client=_said(bind=bind, after_ms=_ms(window), on_gone=on_client_gone) or None, policy=policy,
+            leftovers_max_ms=_ms(leftovers_max), supersede=supersede or None, idempotency_key=idempotency_key, **more), on_error=on_error)
 
     def begin(self, **options: Any) -> Turn:
         """A turn that has begun; options are those of `turn`."""
         return self.turn(**options).begin()
 
     def attach(self, turn: str) -> Turn:
-        """A turn that somebody began before, by its id."""
+        """A turn that somebody began before, by its id. To be its client from now
+        on, see `Turn.take`."""
         t = Turn(self, {})
         t._seen(self._again(lambda: self._call("GET", f"/v1/turns/{_id(turn)}")))
         return t
@@ -610,6 +703,69 @@ class Client:
         True for the one who says so first: whoever gets False is not to act.
         Unavailable leaves open who was first."""
         return not self._call("POST", "/v1/events/ack", {"consumer": consumer, "seq": seq}).get("repeated", False)
+
+    def policy(self) -> Json:
+        """What happens to processes and jobs of a turn that says nothing, for each
+        reason that it is ended for."""
+        table: Json = self._again(lambda: self._call("GET", "/v1/policy"))["policy"]
+        return table
+
+    def abandon(self, turns: Optional[Iterable[str]] = None, *, session: Optional[str] = None, labels: Optional[Mapping[str, str]] = None,
+                owner: Optional[int] = None, reason: str = "", grace: Optional[float] = None, jobs: bool = False,
+                dry_run: bool = False) -> Abandoned:
+        """Ends turns: those with these ids, or of this session, with all of these
+        labels, or of this owner. Exactly one is to be given, and a blank one is
+        refused: it never means all. jobs ends their jobs, too. dry_run tells what
+        it would do, and touches nothing."""
+        body = {k: v for k, v in (("turns", None if turns is None else list(turns)), ("session", session), ("labels", labels), ("owner", owner))
+                if v is not None}
+        if len(body) != 1 or not (owner is not None or any(body.values())):
+            raise BadRequest("say which turns to end: exactly one of turns, session, labels and owner, and not a blank one")
+        body.update(_said(reason=reason, grace_ms=_ms(grace), jobs=jobs or None, dry_run=dry_run or None))
+        return Abandoned.of(self._again(lambda: self._call("POST", "/v1/abandon", body, timeout=(grace or 0) + 2 * self.timeout)))
+
+    def quiet(self, path: Word) -> Quiet:
+        """Whether no process of any turn or job has its directory, root, program,
+        or an open or mapped file at or below a path::
+
+            if client.quiet(workspace):
+                shutil.rmtree(workspace)
+        """
+        at = _text(os.path.abspath(os.fsdecode(path)), "path")
+        q = self._again(lambda: self._call("GET", "/v1/quiet", path=at))
+        return Quiet(q["path"], q["quiet"], q["uses"], q["unseen"])
+
+    # -- jobs
+
+    def start_job(self, argv: Args, *, name: str = "", session: str = "", labels: Optional[Mapping[str, str]] = None,
+                  limits: Optional[Mapping[str, int]] = None, max: Optional[float] = None, grace: Optional[float] = None,
+                  min_grade: str = "", **launch: Any) -> Job:
+        """Starts a job beside the turns. launch are the options of `Turn.launch`,
+        whose streams cannot be descriptors here; output is kept unless they say
+        otherwise. max ends it when it is older, in seconds. It is not asked again
+        when its answer was lost: see then what `jobs` tells."""
+        fds = _Fds()
+        for stream in ("stdout", "stderr"):
+            launch.setdefault(stream, "spool")
+        request = _launch_request(fds, argv, **launch)
+        if fds.numbers:
+            raise ValueError("a job cannot be given descriptors, for it outlives who passes them: use spool, pty, pipe, bytes or null")
+        return Job(self, self._call("POST", "/v1/jobs", _said(
+            launch=request, name=name, session=session, labels=labels, limits=limits, max_ms=_ms(max), grace_ms=_ms(grace),
+            min_grade=min_grade)))
+
+    def job(self, id: str) -> Job:
+        """One job, by its id."""
+        return Job(self, self._again(lambda: self._call("GET", f"/v1/jobs/{_id(id)}")))
+
+    def jobs(self, *, session: str = "", turn: str = "", cwd: Optional[Word] = None, all: bool = False) -> List[Job]:
+        """The jobs that have not ended, or all that are known, oldest first: of a
+        session, made in a turn or given to it, or in a directory or below."""
+        where = None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd")
+        answer = self._again(lambda: self._call("GET", "/v1/jobs", all="true" if all else "", session=session, turn=turn, cwd=where))
+        return [Job(self, j) for j in answer["jobs"]]
+
+    # -- what has ended
 
     def receipt(self, turn: str) -> Receipt:
         """The receipt of a turn that was ended."""
@@ -686,6 +842,9 @@ class Turn:
     abandoned on leaving by an exception. `async with` does the same without
     blocking the loop. A turn that was ended meanwhile stays as it is; its
     `receipt` is that of its ending.
+
+    What changes a turn that we began, or took, carries the epoch that it had then:
+    once another has taken it, that is StaleEpoch and touches nothing.
     """
 
     def __init__(self, client: Client, request: Mapping[str, Any], *, on_error: str = "stop") -> None:
@@ -697,6 +856,7 @@ class Turn:
         self.info: Json = {}
         self.receipt: Optional[Receipt] = None
         self._request = request
+        self._ours = 0  # the epoch in which we are its client
 
     def __repr__(self) -> str:
         return f"<pinfold.Turn {self.id or 'not begun'} {self.info.get('state', '')}>"
@@ -714,7 +874,9 @@ class Turn:
         """Opens the turn; once."""
         if self.id:
             raise ValueError(f"turn {self.id} has begun already")
-        self._seen(self.client._call("POST", "/v1/turns", self._request))
+        request = {"idempotency_key": uuid.uuid4().hex, **self._request}
+        self._seen(self.client._again(lambda: self.client._call("POST", "/v1/turns", request)))
+        self._ours = self.epoch
         return self
 
     def __enter__(self) -> Turn:
@@ -725,8 +887,11 @@ class Turn:
             return
         if kind is None:
             self.finish()
-        else:
+            return
+        try:
             self.abandon(self.on_error)
+        except StaleEpoch as stale:  # the exception says more to who gets it
+            _log.warning("turn %s is another's now, and was not abandoned: %s", self.id, stale)
 
     async def __aenter__(self) -> Turn:
         return await asyncio.get_running_loop().run_in_executor(None, self.__enter__)
@@ -771,27 +936,70 @@ class Turn:
         state: str = self.info["state"]
         return state
 
-    def touch(self) -> None:
-        """Says that the turn is not idle."""
-        self.client._call("POST", self._path + "/touch", {})
+    def _change(self, how: str, **body: Any) -> Json:
+        """Asks for a change that can be asked for twice."""
+        said = _said(epoch=self._ours or None, **body)
+        return self.client._again(lambda: self.client._call("POST", f"{self._path}/{how}", said))
+
+    def touch(self) -> List[Json]:
+        """Says that the turn is wanted: its lease is renewed, and it is not idle.
+        Returns its clocks as they stand."""
+        clocks: List[Json] = self._change("touch")["clocks"]
+        return clocks
+
+    def freeze(self) -> None:
+        """Stops every process of the turn, and its clocks and deadlines."""
+        self._seen(self._change("freeze"))
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        self._seen(self._change("thaw"))
+
+    def take(self, epoch: int = 0) -> Turn:
+        """Makes us the turn's client, under a new epoch: what its client was until
+        now is refused from then on. Of several that take it from the same epoch
+        one succeeds, and the others get StaleEpoch."""
+        self._seen(self.client._call("POST", self._path + "/take", _said(epoch=epoch or None)))
+        self._ours = self.epoch
+        return self
+
+    def hold(self) -> Hold:
+        """Holds a turn that is bound to a connection: we are there while the block,
+        of `with` or `async with`, is not left. See `Hold`."""
+        return Hold(self)
+
+    def why(self) -> Json:
+        """Why the turn is as it is, and what would end it."""
+        return self.client._again(lambda: self.client._call("GET", self._path + "/why"))
+
+    def plan(self, reason: str = "stop", *, grace: Optional[float] = None, leftovers: bool = False, jobs: bool = False) -> Json:
+        """What `abandon` would do now: which processes, on what evidence, and which
+        of them others use. Nothing is touched."""
+        body = _said(reason=reason, grace_ms=_ms(grace), leftovers=leftovers or None, jobs=jobs or None)
+        return self.client._again(lambda: self.client._call("POST", self._path + "/plan", body))
+
+    def jobs(self, *, all: bool = False) -> List[Job]:
+        """The jobs that were made of its processes, or given to it."""
+        return self.client.jobs(turn=self._path.rpartition("/")[2], all=all)
 
     def finish(self, *, leftovers: str = "", grace: Optional[float] = None) -> Receipt:
         """The work is done. What still runs is kept, held and listed, or ended,
         by the turn's policy or as `leftovers` (keep, reap) says. Of several
         endings the first stands, and all get its receipt."""
-        return self._end("/finish", _said(leftovers=leftovers, grace_ms=_ms(grace)))
+        return self._end("finish", _said(leftovers=leftovers, grace_ms=_ms(grace)))
 
-    def abandon(self, reason: str = "stop", *, grace: Optional[float] = None, leftovers: bool = False) -> Receipt:
+    def abandon(self, reason: str = "stop", *, grace: Optional[float] = None, leftovers: bool = False, jobs: bool = False) -> Receipt:
         """Ends every process of the turn, and nothing else. grace: seconds
         between TERM and KILL, 0 for none. leftovers: also end what a finished
-        turn left running. Reasons: stop, superseded, idle, wall, client_gone,
+        turn left running. jobs: also its jobs. Reasons: stop, superseded, idle, wall, client_gone,
         lease_expired, limit, operator."""
-        return self._end("/abandon", _said(reason=reason, grace_ms=_ms(grace), leftovers=leftovers or None))
+        return self._end("abandon", _said(reason=reason, grace_ms=_ms(grace), leftovers=leftovers or None, jobs=jobs or None))
 
     def _end(self, how: str, body: Json) -> Receipt:
         # The service bounds an ending: a grace, and then a few seconds.
         asked = max(body.get("grace_ms") or 0, self._request.get("grace_ms") or 0) / 1000
-        answer = self.client._again(lambda: self.client._call("POST", self._path + how, body, timeout=asked + 120))
+        body.update(_said(epoch=self._ours or None))
+        answer = self.client._again(lambda: self.client._call("POST", f"{self._path}/{how}", body, timeout=asked + 120))
         self.receipt = Receipt.of(answer)
         if not self.receipt.complete:
             _log.warning("turn %s is %s and its receipt is not complete: %s", self.id, self.receipt.state,
@@ -824,24 +1032,22 @@ class Turn:
         lost. more: any other field of the LaunchRequest.
         """
         fds = _Fds()
-        streams = {"stdin": fds.stream(stdin), "stdout": fds.stream(stdout), "stderr": fds.stream(stderr)}
-        if pty is not None:
-            streams["pty"] = {"rows": pty[0], "cols": pty[1]}
-        body = _said(
-            **_words("argv", _argv(argv)), **_words("env", None if env is None else _environ(env)),
-            env_add=None if env_add is None else _overlay(env_add), stdio=streams,
-            cwd=None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd"), cwd_policy=cwd_policy,
-            user=_name(user), group=_name(group), groups=None if groups is None else [_name(g) for g in groups],
-            umask=None if umask is None else f"{umask:04o}", nice=nice, oom_score_adj=oom_score_adj,
-            rlimits={k: {"soft": v[0], "hard": v[1]} for k, v in rlimits.items()} if rlimits else None,
-            no_new_privs=no_new_privs or None, pass_fds=fds.extra(pass_fds), stop_signal=stop_signal,
-            deadline_ms=_ms(deadline), labels=labels, idempotency_key=idempotency_key, **more)
+        body = _launch_request(
+            fds, argv, env=env, env_add=env_add, cwd=cwd, cwd_policy=cwd_policy, stdin=stdin, stdout=stdout, stderr=stderr, pty=pty, user=user,
+            group=group, groups=groups, umask=umask, rlimits=rlimits, nice=nice, oom_score_adj=oom_score_adj, no_new_privs=no_new_privs,
+            pass_fds=pass_fds, stop_signal=stop_signal, deadline=deadline, labels=labels, idempotency_key=idempotency_key, **more)
         return self._launch(body, fds)
 
     def _launch(self, body: Json, fds: _Fds) -> Process:
-        body.setdefault("idempotency_key", uuid.uuid4().hex)
+        self._fence(body)
         return Process(self, self.client._again(
             lambda: self.client._call("POST", self._path + "/processes", body, fds=fds.numbers)))
+
+    def _fence(self, body: Json) -> None:
+        """What every launch says: its own key, and the epoch."""
+        body.setdefault("idempotency_key", uuid.uuid4().hex)
+        if self._ours:
+            body.setdefault("epoch", self._ours)
 
     def Popen(self, args: Args, bufsize: int = -1, executable: Optional[Word] = None, **options: Any) -> Popen:
         """subprocess.Popen, in the turn. See `Popen`."""
@@ -979,14 +1185,33 @@ class Process:
         """Sends a signal. Returns the verdict: owned (sent), gone (it had
         ended), foreign or unverifiable (not sent)."""
         sig = str(int(sig)) if isinstance(sig, int) else sig
-        verdict: str = self.turn.client._call("POST", self._path + "/signal", {"signal": sig})["verdict"]
+        body = _said(signal=sig, epoch=self.turn._ours or None)
+        verdict: str = self.turn.client._call("POST", self._path + "/signal", body)["verdict"]
         return verdict
+
+    def end(self, *, grace: Optional[float] = None, descendants_only: bool = False, dry_run: bool = False) -> Ended:
+        """Ends it with all that it has forked, or with descendants_only all but
+        itself: a shell that keeps its directory and environment while its command
+        goes. The turn goes on. dry_run tells what it would do."""
+        body = _said(grace_ms=_ms(grace), descendants_only=descendants_only or None, dry_run=dry_run or None, epoch=self.turn._ours or None)
+        return Ended.of(self.turn.client._again(
+            lambda: self.turn.client._call("POST", self._path + "/end", body, timeout=(grace or 0) + 2 * self.turn.client.timeout)))
+
+    def promote(self, *, pid: int = 0, name: str = "", session: Optional[str] = None, labels: Optional[Mapping[str, str]] = None,
+                max: Optional[float] = None) -> Job:
+        """Makes a job of it, with all that it has forked, or, with pid, of one of
+        its descendants with its own. It keeps its output, its terminal and its exit
+        status, and outlives the turn. session: the turn's own, unless it says
+        another. max: seconds after which the job is ended."""
+        return Job(self.turn.client, self.turn.client._again(lambda: self.turn.client._call(
+            "POST", self._path + "/promote", _promotion(self.turn, pid, name, session, labels, max))))
 
     def write(self, data: bytes, *, close: bool = False) -> None:
         """Writes to its stdin, of mode pipe or pty. Returns when all is taken,
         which can be as long as the process does not read. close: no more will
         follow."""
-        self.turn.client._raw("POST", self._path + "/stdin" + ("?close=true" if close else ""), data,
+        query = _query({"close": "true" if close else "", "epoch": self.turn._ours or None})
+        self.turn.client._raw("POST", self._path + "/stdin" + query, data,
                               {"Content-Type": "application/octet-stream"}, timeout=None)
 
     def close_stdin(self) -> None:
@@ -1006,6 +1231,205 @@ class Process:
     def output(self, stream: str = "stdout", offset: int = 0) -> Output:
         """What it wrote, where that is kept (modes spool and pty)."""
         return Output(self, stream, offset)
+
+
+def _promotion(turn: Turn, pid: int, name: str, session: Optional[str], labels: Optional[Mapping[str, str]], max: Optional[float]) -> Json:
+    body = _said(pid=pid or None, name=name, labels=labels, max_ms=_ms(max), epoch=turn._ours or None)
+    if session is not None:  # "" is none
+        body["session"] = session
+    return body
+
+
+class Job:
+    """A process, with all that it has forked, that outlives turns, by its id.
+    `process` is the launch: its output, stdin, signals and exit status are there,
+    also when its turn is over. Closing this program does not end a job."""
+
+    def __init__(self, client: Client, info: Json) -> None:
+        self.client = client
+        self.id: str = info["id"]
+        self._seen(info)
+
+    def __repr__(self) -> str:
+        return f"<pinfold.Job {self.id} {self.name or self.info['argv']}: {self.info['state']}>"
+
+    def _seen(self, info: Json) -> None:
+        self.info = info
+        self.name: str = info.get("name", "")
+        self.session: str = info.get("session", "")
+
+    @property
+    def process(self) -> Process:
+        """The launched process."""
+        turn = Turn(self.client, {})
+        turn.id = self.info["turn"]
+        return Process(turn, {"id": self.info["process"], "pid": self.info["pid"], "status": self.info["status"]})
+
+    @property
+    def status(self) -> Status:
+        """The process's status when the job was last looked at."""
+        return Status.of(self.info["status"])
+
+    def refresh(self) -> Json:
+        """Looks at it again: state, status, alive, clocks and all."""
+        self._seen(self.client._again(lambda: self.client._call("GET", f"/v1/jobs/{self.id}")))
+        return self.info
+
+    @property
+    def state(self) -> str:
+        """running, lingering (the process has ended, and something that it forked
+        runs on) or ended, now."""
+        state: str = self.refresh()["state"]
+        return state
+
+    def wait(self, timeout: Optional[float] = None) -> Status:
+        """The process's status once nothing of the job runs any more. Raises
+        Timeout."""
+        self._seen(_wait(self.client, f"/v1/jobs/{self.id}/wait", timeout))
+        return self.status
+
+    def stop(self, *, grace: Optional[float] = None, reason: str = "") -> Status:
+        """Ends every process of the job, and nothing else."""
+        body = _said(grace_ms=_ms(grace), reason=reason)
+        self._seen(self.client._again(lambda: self.client._call(
+            "POST", f"/v1/jobs/{self.id}/stop", body, timeout=(grace or 0) + 2 * self.client.timeout)))
+        if self.info.get("survivors"):
+            _log.warning("job %s was to end and something of it survives: %s", self.id, self.info["survivors"])
+        return self.status
+
+    def give(self, *, session: Optional[str] = None, turn: str = "") -> None:
+        """Gives it to another session, or to that of another turn, with which it is
+        listed then. Nothing of it is touched."""
+        body = _said(turn=turn)
+        if session is not None:
+            body["session"] = session
+        self._seen(self.client._again(lambda: self.client._call("POST", f"/v1/jobs/{self.id}/transfer", body)))
+
+    def output(self, stream: str = "stdout", offset: int = 0) -> Output:
+        """What it wrote, where that is kept."""
+        return self.process.output(stream, offset)
+
+    def signal(self, sig: Union[int, str]) -> str:
+        """Sends a signal to the process; see `Process.signal`."""
+        return self.process.signal(sig)
+
+    def write(self, data: bytes, *, close: bool = False) -> None:
+        """Writes to its stdin; see `Process.write`."""
+        self.process.write(data, close=close)
+
+
+class Hold:
+    """A turn that is held: its client is there from entering the block until it is
+    left, or this process is gone. A thread holds it again when the service was
+    away. `wait` returns the turn's state once it is over; when another has taken
+    it, it raises StaleEpoch. Use it with `with`, `async with`, or open and close."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.state = ""
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connection: Optional[_Connection] = None
+        self._error: Optional[BaseException] = None
+
+    def open(self) -> Hold:
+        """Returns once the turn is held."""
+        lines = self.turn.client._again(self._ask)
+        threading.Thread(target=self._follow, args=(lines,), name=f"pinfold hold {self.turn.id}", daemon=True).start()
+        return self
+
+    def close(self) -> None:
+        """Lets the turn go."""
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    self._connection.sock.shutdown(_socket.SHUT_RDWR)  # the thread that reads it closes it
+
+    def wait(self, timeout: Optional[float] = None) -> str:
+        """The turn's state once it is over. Raises Timeout, StaleEpoch, and
+        Unavailable when the service stays away, or the hold was closed."""
+        if not self._over.wait(timeout):
+            raise Timeout(f"turn {self.turn.id} is not over after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self.state
+
+    @property
+    def over(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._over.is_set()
+
+    def __enter__(self) -> Hold:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Hold:
+        return await asyncio.get_running_loop().run_in_executor(None, self.open)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self) -> http.client.HTTPResponse:
+        client, query = self.turn.client, _query({"epoch": self.turn._ours or None})
+        c, answer = client._open("GET", f"{self.turn._path}/hold{query}", None, {"Accept": "application/x-ndjson"}, (), client.timeout)
+        try:
+            if answer.status >= 400:
+                raise _error(answer.status, answer.read())
+            first = answer.readline()
+        except BaseException as e:
+            c.close()
+            if isinstance(e, (OSError, http.client.HTTPException)) and not isinstance(e, PinfoldError):
+                raise _unreachable(client.socket, e, True) from e
+            raise
+        with self._lock:
+            if first and not self._closed:
+                c.sock.settimeout(None)
+                self._connection = c
+                return answer
+        c.close()
+        raise Unavailable("the connection that holds the turn was lost" if not self._closed else "it is not held any more")
+
+    def _follow(self, answer: http.client.HTTPResponse) -> None:
+        try:
+            while True:
+                last = self._last(answer)
+                if last is not None:
+                    self.state = last.get("state", "")
+                    if "error" not in last:
+                        return
+                    e = _error(0, json.dumps(last["error"]).encode())
+                    if not isinstance(e, Unavailable):
+                        raise e
+                if self._closed:
+                    raise Unavailable("it is not held any more")
+                answer = self.turn.client._again(self._ask)
+        except TurnOver as e:  # it ended while the service was away
+            self.state = e.details.get("state", "")
+        except BaseException as e:
+            self._error = e
+        finally:
+            self._over.set()
+
+    def _last(self, answer: http.client.HTTPResponse) -> Optional[Json]:
+        """The last line; None when the connection was lost."""
+        try:
+            for line in answer:
+                said: Json = json.loads(line)
+                if said:
+                    return said
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            _log.debug("turn %s: the connection that holds it was lost: %r", self.turn.id, e)
+        finally:
+            answer.close()
+            with self._lock:
+                c, self._connection = self._connection, None
+            if c is not None:
+                c.close()
+        return None
 
 
 class Output:
@@ -1125,10 +1549,11 @@ class Event:
     process: str
     stopped: bool
     raw: Json = field(repr=False)
+    job: str = ""
 
     @classmethod
     def of(cls, raw: Json) -> Event:
-        return cls(raw["seq"], raw["kind"], raw.get("turn", ""), raw.get("process", ""), raw.get("stopped", False), raw)
+        return cls(raw["seq"], raw["kind"], raw.get("turn", ""), raw.get("process", ""), raw.get("stopped", False), raw, raw.get("job", ""))
 
     @property
     def status(self) -> Optional[Status]:
@@ -1181,6 +1606,29 @@ class Events:
 
 
 # ---------------------------------------------------------------- what a launch needs
+
+
+def _launch_request(fds: _Fds, argv: Args, *, env: Env = None, env_add: Env = None, cwd: Optional[Word] = None, cwd_policy: str = "",
+                    stdin: Stream = "null", stdout: Stream = "null", stderr: Stream = "null", pty: Optional[Tuple[int, int]] = None,
+                    user: Union[None, str, int] = None, group: Union[None, str, int] = None,
+                    groups: Optional[Iterable[Union[str, int]]] = None, umask: Optional[int] = None,
+                    rlimits: Optional[Mapping[str, Tuple[int, int]]] = None, nice: Optional[int] = None,
+                    oom_score_adj: Optional[int] = None, no_new_privs: bool = False,
+                    pass_fds: Union[Iterable[int], Mapping[int, int]] = (), stop_signal: str = "", deadline: Optional[float] = None,
+                    labels: Optional[Mapping[str, str]] = None, idempotency_key: str = "", **more: Any) -> Json:
+    """The request of `Turn.launch`, and the descriptors that go along with it."""
+    streams = {"stdin": fds.stream(stdin), "stdout": fds.stream(stdout), "stderr": fds.stream(stderr)}
+    if pty is not None:
+        streams["pty"] = {"rows": pty[0], "cols": pty[1]}
+    return _said(
+        **_words("argv", _argv(argv)), **_words("env", None if env is None else _environ(env)),
+        env_add=None if env_add is None else _overlay(env_add), stdio=streams,
+        cwd=None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd"), cwd_policy=cwd_policy,
+        user=_name(user), group=_name(group), groups=None if groups is None else [_name(g) for g in groups],
+        umask=None if umask is None else f"{umask:04o}", nice=nice, oom_score_adj=oom_score_adj,
+        rlimits={k: {"soft": v[0], "hard": v[1]} for k, v in rlimits.items()} if rlimits else None,
+        no_new_privs=no_new_privs or None, pass_fds=fds.extra(pass_fds), stop_signal=stop_signal,
+        deadline_ms=_ms(deadline), labels=labels, idempotency_key=idempotency_key, **more)
 
 
 class _Fds:
@@ -1398,6 +1846,7 @@ class Popen:
         self._input: Optional[memoryview] = None
         self._chunks: Dict[str, List[bytes]] = {}
         self._communicating = False
+        self._promoted = False
         plan = _Plan(args, executable, stdin, stdout, stderr, **options)
         try:
             self._wrap(plan, bufsize)
@@ -1444,7 +1893,8 @@ class Popen:
             if self.stdin is not None:
                 self.stdin.close()
         finally:
-            self.wait()
+            if not self._promoted:
+                self.wait()
 
     def poll(self) -> Optional[int]:
         """The return code, or None while it runs."""
@@ -1462,6 +1912,15 @@ class Popen:
                 raise TimeoutExpired(self.args, timeout or 0.0) from None
         assert self.returncode is not None
         return self.returncode
+
+    def promote(self, **options: Any) -> Job:
+        """Makes a job of it, with all that it has forked: it outlives the turn, and
+        leaving the block does not wait for it. options are `Process.promote`'s.
+        Its pipes stay ours, and a job that writes into one that was closed gets a
+        SIGPIPE: what is to run on writes to "spool"."""
+        job = self.process.promote(**options)
+        self._promoted = True
+        return job
 
     def send_signal(self, sig: int) -> None:
         """Sends a signal, through the service; nothing when it has ended."""
@@ -1705,7 +2164,7 @@ class AsyncProcess:
                 ("text", "universal_newlines", "encoding", "errors", "bufsize", "executable")}
         plan = _Plan(args, options.get("executable"), stdin, stdout, stderr, **more)
         try:
-            plan.body.setdefault("idempotency_key", uuid.uuid4().hex)
+            turn._fence(plan.body)
             info = await _ask_again(turn.client, "POST", turn._path + "/processes", plan.body, plan.fds.numbers)
             plan.close_theirs()
             self = cls(Process(turn, info))
@@ -1743,10 +2202,18 @@ class AsyncProcess:
         """The return code once it has ended."""
         return await asyncio.shield(self._end)
 
+    async def promote(self, *, pid: int = 0, name: str = "", session: Optional[str] = None, labels: Optional[Mapping[str, str]] = None,
+                      max: Optional[float] = None) -> Job:
+        """Makes a job of it; see `Popen.promote`."""
+        turn = self.process.turn
+        return Job(turn.client, await _ask_again(
+            turn.client, "POST", self.process._path + "/promote", _promotion(turn, pid, name, session, labels, max)))
+
     async def signal(self, sig: int) -> str:
         """Sends a signal, and returns the verdict as `Process.signal` does."""
         async with self._signals:  # in the order in which they were sent
-            answer = await _ask(self.process.turn.client, "POST", self.process._path + "/signal", {"signal": str(int(sig))})
+            body = _said(signal=str(int(sig)), epoch=self.process.turn._ours or None)
+            answer = await _ask(self.process.turn.client, "POST", self.process._path + "/signal", body)
         verdict: str = answer["verdict"]
         return verdict
 

@@ -305,10 +305,11 @@ class Sockets(unittest.TestCase):
             s.bind(path)
             s.listen(8)
             with self.assertRaisesRegex(pinfold.Unavailable, "not answered in 0.2"):
-                pinfold.Client(path, timeout=0.2).begin()
+                pinfold.Client(path, timeout=0.2, patience=0).begin()
 
     def test_a_service_that_dies_after_the_question(self):
-        """Nobody knows whether the turn has begun, so it is asked once."""
+        """Nobody knows whether the job was started, so it is asked once; a turn's
+        begin has a key, so it is asked again, and with the same one."""
         path, asked = str(self.dir / "dies"), []
         with socket.socket(socket.AF_UNIX) as s:
             s.bind(path)
@@ -326,11 +327,13 @@ class Sockets(unittest.TestCase):
             t.start()
             client = pinfold.Client(path, patience=0.2)
             with self.assertRaisesRegex(pinfold.Unavailable, "may have"):
-                client.begin()
+                client.start_job(["true"])
             self.assertEqual(len(asked), 1)
             with self.assertRaises(pinfold.Unavailable):
-                client.host()
+                client.begin()
             self.assertGreater(len(asked), 2)
+            self.assertEqual(len({a.partition(b"idempotency_key")[2] for a in asked[1:]}), 1)
+            self.assertIn(b"idempotency_key", asked[1])
             with self.assertRaises(pinfold.Unavailable):
                 client._call("GET", "/v1/stop")
             t.join()

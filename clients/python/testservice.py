@@ -115,8 +115,10 @@ class Service:
         return [Path(d) for d, _, _ in os.walk(self.cgroup) if Path(d).parent not in (self.cgroup, self.cgroup.parent)]
 
     def close(self) -> None:
-        """Ends every turn and the service; fails when a cgroup stays behind."""
+        """Ends every turn and job, and the service; fails when a cgroup stays behind."""
         try:
+            for job in self.client.jobs():
+                job.stop(grace=0)
             for t in self.client.turns(all=True):
                 if t["state"] == "open" or t["alive"] > 0:
                     self.client.attach(t["id"]).abandon(grace=0, leftovers=True)
@@ -148,7 +150,7 @@ class ServiceCase(unittest.TestCase):
     def turn(self, **options) -> pinfold.Turn:
         """A turn that is abandoned with the test."""
         t = self.client.begin(label=self.id(), **options)
-        self.addCleanup(lambda: t.abandon(grace=0, leftovers=True))
+        self.addCleanup(lambda: self.client.attach(t.id).abandon(grace=0, leftovers=True))  # another may have taken it
         return t
 
     def eventually(self, what, ask, bound=60.0):
