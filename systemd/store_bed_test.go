@@ -28,7 +28,7 @@ func TestManagerKeeps(t *testing.T) {
 	const unit = "pinfold-notify-test.service"
 	out, err := exec.Command("systemd-run", "--quiet", "--service-type=notify", "--unit="+unit,
 		"--setenv=PINFOLD_BED="+bedNotify, "--setenv=FDSTORE=8", "--property=FileDescriptorStoreMax=8", "--property=Restart=always",
-		"--property=RestartSec=100ms", "--property=WatchdogSec=60s", exe, "-test.run=^TestNotifyHelper$").CombinedOutput()
+		"--property=RestartSec=100ms", "--property=WatchdogSec=60s", exe, "-test.run=TestNotifyHelper").CombinedOutput()
 	if err != nil {
 		t.Fatalf("start: %v\n%s", err, out)
 	}
