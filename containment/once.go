@@ -20,8 +20,10 @@ type keyed struct {
 }
 
 // requestHash tells requests apart. Descriptors count by number: nobody can
-// compare what they are.
+// compare what they are. The epoch does not count: it says who asks, and whoever
+// takes a turn over asks for its launches again.
 func requestHash(c Caller, req api.LaunchRequest, fds int) string {
+	req.Epoch = 0
 	b, _ := json.Marshal(struct { // the types of package api all can be
 		UID uint32
 		FDs int

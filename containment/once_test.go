@@ -194,3 +194,18 @@ func TestDeadlineSurvivesARestart(t *testing.T) {
 		})
 	}
 }
+
+// Whoever has taken a turn asks for its launches again under another epoch.
+func TestRequestHash(t *testing.T) {
+	of := func(uid uint32, argv string, epoch int64, fds int) string {
+		return requestHash(Caller{UID: uid}, api.LaunchRequest{Argv: []string{argv}, Epoch: epoch}, fds)
+	}
+	if of(1, "a", 1, 2) != of(1, "a", 2, 2) {
+		t.Error("the epoch makes it another request")
+	}
+	for _, other := range []string{of(2, "a", 1, 2), of(1, "b", 1, 2), of(1, "a", 1, 3)} {
+		if other == of(1, "a", 1, 2) {
+			t.Error("another request has the same hash")
+		}
+	}
+}
