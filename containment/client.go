@@ -306,15 +306,15 @@ func (m *Manager) resumeClient(t *turn) {
 		m.log.Info("client looked for", "turn", t.id, "pid", id.PID, "verdict", v, "error", err)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		switch v {
-		case api.VerdictOwned:
+		switch RuleFor(FoundClient, v).Do {
+		case DeedAdopt:
 			t.client = p
 			if p.gone {
 				m.clientGone(t)
 			}
-		case api.VerdictGone, api.VerdictForeign:
+		case DeedGone:
 			m.clientGone(t)
-		default: // not gone: a turn is not ended for what cannot be known
+		default: // a turn is not ended for what cannot be known
 			t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("its client, process %d, cannot be verified after a restart and is not watched: %v", id.PID, err))
 		}
 	}

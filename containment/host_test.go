@@ -32,7 +32,7 @@ func (h *memHost) Begin(ctx context.Context, s Spec, hooks Hooks) (Hold, error) 
 	if h.err != nil {
 		return nil, h.err
 	}
-	x := &memHold{hooks: hooks, facts: Facts{Grade: api.GradeCgroup, CgroupLine: "/t/" + s.Turn}, live: map[string]int{}}
+	x := &memHold{hooks: hooks, facts: Facts{Grade: api.GradeCgroup, Cgroup: "/t/" + s.Turn, CgroupLine: "/t/" + s.Turn}, live: map[string]int{}}
 	if err := hooks.Save(x.facts); err != nil {
 		return nil, err
 	}
@@ -56,6 +56,8 @@ func (h *memHost) Recover(ctx context.Context, turn string, f Facts, hooks Hooks
 	}
 	return nil, api.VerdictUnverifiable, errors.New("not remembered")
 }
+
+func (h *memHost) Recall(string, Facts) Hold { return nil }
 
 type memHold struct {
 	memJobs

@@ -48,7 +48,7 @@ type Manager struct {
 	beginning map[ownedKey]chan struct{}
 	// unread are turns whose record cannot be used; partial tells that there
 	// may be more.
-	unread  map[string]bool
+	unread  map[string]error
 	partial bool
 	outputs retention
 	wg      sync.WaitGroup // endings, watches and archiving under way
@@ -76,7 +76,7 @@ func New(cfg Config) *Manager {
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]bool{}, stop: make(chan struct{})}
+	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]error{}, stop: make(chan struct{})}
 }
 
 // Close lets go of every turn and leaves all of them running. It waits for
@@ -145,7 +145,7 @@ func (m *Manager) Knows(id string) bool {
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.partial || m.unread[id]
+	return m.partial || m.unread[id] != nil
 }
 
 // find is live, with the error to answer when there is none.

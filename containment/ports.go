@@ -24,6 +24,10 @@ type Host interface {
 	// usable. With gone it may be there, closed, to tell of its Processes.
 	// Otherwise it is nil and the error says what was seen.
 	Recover(ctx context.Context, turn string, facts Facts, hooks Hooks) (Hold, api.Verdict, error)
+	// Recall is a closed hold, which tells of the Processes that the keeper of
+	// a turn had written down; nothing else of the turn is looked at. Nil: there
+	// is nothing to tell.
+	Recall(turn string, facts Facts) Hold
 	// Info describes the host, for people.
 	Info(ctx context.Context) api.Host
 }

@@ -23,7 +23,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	for _, err := range errs {
 		var bad *BadRecord
 		if errors.As(err, &bad) {
-			m.unread[bad.Turn] = true
+			m.unread[bad.Turn] = bad.Err
 		} else {
 			m.partial = true
 		}
@@ -41,16 +41,29 @@ func (m *Manager) Recover(ctx context.Context) error {
 
 func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	if r.Schema > RecordSchema {
-		m.unread[r.Turn.ID] = true
-		return fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
+		err := fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
+		m.unread[r.Turn.ID] = err
+		return err
 	}
+	t := m.reread(r)
+	if r.Boot != m.cfg.Boot {
+		return m.carry(t, r, m.cfg.Host.Recall(t.id, r.Facts), OtherBoot, fmt.Errorf("the record is of boot %s", r.Boot))
+	}
+	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
+	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
+	fault.Point("recover.held")
+	return m.carry(t, r, h, verdict, err)
+}
+
+// reread is the turn as its record has it.
+func (m *Manager) reread(r Record) *turn {
 	t := m.newTurn(r.Turn)
 	t.facts, t.graceMS, t.ending, t.draft, t.receipt = r.Facts, r.GraceMS, r.Ending, r.Draft, r.Receipt
 	t.clocks, t.clientID, t.begun = r.Clocks, r.Client, r.Begin
 	for _, j := range r.Jobs {
 		t.jobs = append(t.jobs, newJob(j))
 	}
-	if r.Facts.Cgroup != "" { // else nobody was ever told of it
+	if r.found() != FoundUnbegun { // else nobody was ever told of it
 		t.tellBegun()
 	}
 	for _, v := range r.Turn.Processes {
@@ -66,15 +79,19 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	if r.Receipt != nil {
 		close(t.settled)
 	}
-	if r.Boot != m.cfg.Boot {
-		m.enter(t)
-		return m.lose(t, "the host was rebooted: the record is of boot "+r.Boot)
+	return t
+}
+
+// carry does what the table says. The hold is usable where the verdict is owned;
+// where it is gone, or of another boot, it tells of processes, if it is there.
+func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) error {
+	rule := RuleFor(r.found(), v)
+	if rule.Do == DeedDiscard && seen != nil && v != OtherBoot {
+		rule = RuleFor(FoundUnbegun, api.VerdictUnverifiable)
 	}
-	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
-	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
-	fault.Point("recover.held")
-	switch verdict {
-	case api.VerdictOwned:
+	t.found, t.seen = rule, seen
+	switch rule.Do {
+	case DeedAdopt, DeedResume:
 		m.adopt(t, h)
 		m.rejoin(t, h)
 		m.enter(t)
@@ -82,25 +99,50 @@ func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 		m.resume(t)
 		fault.Point("recover.resumed")
 		return nil
-	case api.VerdictGone:
-		if r.Facts.Cgroup == "" && err == nil { // its begin was cut short: nobody was ever told of it
-			fault.Point("recover.unbegun")
-			return m.cfg.Records.Discard(t.id)
-		}
+	case DeedDiscard:
+		fault.Point("recover.unbegun")
+		return m.cfg.Records.Discard(t.id)
+	case DeedClose, DeedLose:
 		m.enter(t)
 		t.remember(h)
-		if m.closeEnded(t) {
-			return nil
+		if rule.Do == DeedLose || !m.closeEnded(t) {
+			m.lose(t, lostBecause(v, seen))
 		}
-		return m.lose(t, "its cgroup is gone: everything in it has ended")
-	case api.VerdictForeign:
-		m.enter(t)
-		return m.lose(t, fmt.Sprintf("what is at its place now is not it: %v", err))
+		return nil
 	}
-	t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", err))
-	t.tell(api.EventDegraded, "", func(e *api.Event) { e.Message = t.view.Degraded[len(t.view.Degraded)-1] })
+	m.show(t, seen)
+	return seen
+}
+
+// lostBecause says why a turn is lost.
+func lostBecause(v api.Verdict, seen error) string {
+	switch {
+	case v == OtherBoot:
+		return fmt.Sprintf("the host was rebooted: %v", seen)
+	case v == api.VerdictGone:
+		return "its cgroup is gone: everything in it has ended"
+	case seen != nil:
+		return fmt.Sprintf("what is at its place now is not it: %v", seen)
+	}
+	return "what is at its place now is not it"
+}
+
+// show keeps a turn of which nobody knows whether it is there.
+func (m *Manager) show(t *turn, seen error) {
+	why := fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", seen)
+	t.mu.Lock()
+	t.view.Degraded = append(t.view.Degraded, why)
+	t.tell(api.EventDegraded, "", func(e *api.Event) { e.Message = why })
+	for _, j := range t.jobs {
+		if j.EndedAt == nil && RuleFor(FoundJob, api.VerdictUnverifiable).Do == DeedShow {
+			j.Notes = append(j.Notes, why)
+			t.tell(api.EventJob, j.Process+"/unverifiable", func(e *api.Event) {
+				e.Job, e.Process, e.Message = jobID(t.id, j.Process), j.Process, "unverifiable"
+			})
+		}
+	}
+	t.mu.Unlock()
 	m.enter(t)
-	return err
 }
 
 // remember enters what a hold that is gone knows of its processes.
@@ -126,10 +168,12 @@ func (m *Manager) closeEnded(t *turn) bool {
 	switch {
 	case r != nil:
 		c = *r
-	case e != nil && !s.Terminal():
-		c = t.newReceipt(*e)
-	default:
+	case s.Terminal():
 		return false
+	case e == nil:
+		c = t.newReceipt(m.ownEnd(t, reasonIn(s)))
+	default:
+		c = t.newReceipt(*e)
 	}
 	t.mu.Lock()
 	t.jobsEnded("its cgroup was found removed when the service came back, which only an empty one can be")
@@ -254,15 +298,11 @@ func reasonIn(s api.State) api.Reason {
 	return api.ReasonOperator
 }
 
-// lose closes a turn that nobody can hold any more; nothing is signalled.
-func (m *Manager) lose(t *turn, why string) error {
+// lose closes a turn that nobody can hold any more; nothing is signalled. The
+// receipt of one that was over stands.
+func (m *Manager) lose(t *turn, why string) {
 	t.mu.Lock()
-	t.jobsEnded(why)
-	if t.view.State.Terminal() {
-		t.mu.Unlock()
-		m.archive(t)
-		return nil
-	}
+	over := t.view.State.Terminal() && t.receipt != nil
 	e := t.ending
 	if e == nil {
 		e = &EndRequest{Reason: api.ReasonKeeperLost, AskedAt: time.Now().UTC(), Actor: api.Actor{UID: m.cfg.UID, Name: "pinfold"}}
@@ -271,15 +311,37 @@ func (m *Manager) lose(t *turn, why string) error {
 	for _, p := range t.procs {
 		p.end(Exit{Status: api.Status{State: api.ProcessLost, Why: why}, At: time.Now()})
 	}
+	t.jobsEnded(why)
 	t.mu.Unlock()
-	r := t.newReceipt(*e)
-	r.Notes = append(r.Notes, why)
+	var r api.Receipt
+	if over {
+		r = t.closing(why)
+	} else {
+		r = t.newReceipt(*e)
+		r.Notes = append(r.Notes, why)
+		t.mu.Lock()
+		t.fill(&r, true)
+		r.Complete = false // nobody saw it
+		t.mu.Unlock()
+	}
 	t.mu.Lock()
-	t.fill(&r, true)
-	r.Complete = false // nobody saw it
 	r.State, t.view.Reason, t.receipt = t.view.State, r.Reason, &r
 	t.mu.Unlock()
 	fault.Point("recover.lost")
 	m.announce(t)
-	return nil
+}
+
+// closing is the receipt of a turn that was over, with what is known of what it
+// had left.
+func (t *turn) closing(why string) api.Receipt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, complete := *t.receipt, t.receipt.Complete
+	if len(r.Leftovers) > 0 && r.LeftoversEndedAt == nil {
+		r.LeftoversEndedAt = stamp()
+		r.Notes = append(slices.Clone(r.Notes), why)
+	}
+	t.fill(&r, true)
+	r.Complete = complete
+	return r
 }

@@ -53,6 +53,8 @@ type turn struct {
 	leftMu    sync.Mutex    // one settling of leftovers at a time
 	saveMu    sync.Mutex    // orders writes of the record
 	archived  bool          // below saveMu: the record is in the history
+	found     Rule          // what was done about it when it was found again; never changes
+	seen      error         // and what was seen then
 }
 
 // process is one launched process in memory, below its turn's lock.

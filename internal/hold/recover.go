@@ -22,11 +22,14 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{},
 		jobs: jobs{of: map[string]*job{}}}
 	keeper, kv, why := pidfd.OpenVerified(facts.Keeper)
-	if kv == api.VerdictOwned {
+	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
 		x.keeper = keeper
 	}
 	if facts.Cgroup == "" { // it had not begun: nothing was ever launched in it
-		return nil, api.VerdictGone, x.endUnbegun(ctx, kv)
+		if containment.RuleFor(containment.FoundUnbegun, kv).Do != containment.DeedDiscard {
+			return nil, kv, errors.Join(errors.New("the turn had not begun, and its keeper cannot be verified"), x.Close())
+		}
+		return nil, api.VerdictGone, x.endUnbegun(ctx)
 	}
 	dir, verdict, err := cgroup.OpenVerified(facts.Cgroup, facts.CgroupID, facts.Nonce)
 	switch verdict {
@@ -60,14 +63,24 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 	return x, api.VerdictOwned, nil
 }
 
+// Recall tells what the keeper of a turn had written down. Its turn may be of
+// another boot, so nothing else is looked at.
+func (h *Host) Recall(turn string, facts containment.Facts) containment.Hold {
+	if facts.Cgroup == "" {
+		return nil
+	}
+	x := &hold{host: h, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{}, jobs: jobs{of: map[string]*job{}}}
+	x.lost = "the host was rebooted"
+	x.hooks.Exit = func(containment.Exit) {}
+	x.readJournal()
+	return x
+}
+
 // endUnbegun ends the keeper of a turn whose begin was cut short. It holds
 // nothing; its scope, when it has one, goes with it.
-func (x *hold) endUnbegun(ctx context.Context, v api.Verdict) error {
+func (x *hold) endUnbegun(ctx context.Context) error {
 	defer x.Close()
 	x.quitting.Store(true)
-	if v == api.VerdictUnverifiable {
-		return errors.New("the turn had not begun, and its keeper cannot be verified")
-	}
 	ctx, cancel := context.WithTimeout(ctx, quitTime)
 	defer cancel()
 	if err := x.EndKeeper(ctx); err != nil {
@@ -171,15 +184,26 @@ func (x *hold) reopen(s wire.Started) {
 	}
 	h, v, _ := pidfd.OpenVerified(rec)
 	if v != api.VerdictOwned {
+		h = x.claimKept(s.Process, rec)
+	}
+	if h == nil {
 		return
 	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if p := x.procs[s.Process]; p != nil && p.handle == nil && p.exit == nil {
+	p := x.procs[s.Process]
+	taken := p != nil && p.handle == nil && p.exit == nil
+	if taken {
 		p.handle = h
+	}
+	x.mu.Unlock()
+	if !taken {
+		h.Close()
 		return
 	}
-	h.Close()
+	x.keepHandle(s.Process, h)
+	if over, err := h.Exited(); err == nil && over {
+		_ = x.tellEnd(s.Process, h) // else whoever watches it tells that nobody knows
+	}
 }
 
 // broken is told when the connection to the keeper breaks: it is greeted
@@ -262,6 +286,11 @@ func (x *hold) watchLost(id string, h *pidfd.Handle) {
 		if h.Wait(context.Background()) != nil {
 			return // closed: the hold was let go
 		}
+		err := x.tellEnd(id, h)
+		if err == nil || errors.Is(err, os.ErrClosed) {
+			return
+		}
+		x.host.log.Info("how a process ended is lost with its keeper", "turn", x.turn, "process", id, "error", err)
 	}
 	x.loseProcess(id, "its keeper was gone before it ended")
 }

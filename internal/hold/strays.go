@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
+	"pinfold.dev/containment"
 	"pinfold.dev/internal/fault"
 )
 
@@ -102,11 +104,11 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 		return nil // gone meanwhile
 	}
 	defer d.Close()
-	nonce, err := d.Nonce()
-	if err != nil && h.parent != nil && filepath.Dir(path) == h.parent.Path() {
+	v := h.whose(d)
+	if v == api.VerdictUnverifiable && h.inOwn(path) {
 		_ = os.Remove(path) // made and not marked yet: rmdir takes it only if nobody is in it
 	}
-	if err != nil || !strings.HasPrefix(nonce, h.instance+".") {
+	if containment.RuleFor(containment.FoundStray, v).Do != containment.DeedEnd {
 		return nil
 	}
 	if live, err := d.Populated(); err == nil && !live {
@@ -125,4 +127,21 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 		return fmt.Errorf("remove the stray %s, which had our mark and no record: %w", path, err)
 	}
 	return fmt.Errorf("ended the stray %s, which had our mark and no record: %d processes", path, k.Seen)
+}
+
+// whose is the verdict on a cgroup that no record names, by its mark.
+func (h *Host) whose(d *cgroup.Dir) api.Verdict {
+	nonce, err := d.Nonce()
+	switch {
+	case err != nil:
+		return api.VerdictUnverifiable
+	case strings.HasPrefix(nonce, h.instance+"."):
+		return api.VerdictOwned
+	}
+	return api.VerdictForeign
+}
+
+// inOwn tells whether a path is directly in our own directory.
+func (h *Host) inOwn(path string) bool {
+	return h.parent != nil && filepath.Dir(path) == h.parent.Path()
 }
