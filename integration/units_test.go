@@ -2,32 +2,45 @@ package integration
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"pinfold.dev/client"
 )
 
 // The units that are shipped, under a real systemd: turns outlive every way in
 // which the service can end, and the next one ends them.
 func TestUnitsInBeds(t *testing.T) {
 	needRoot(t)
-	for _, c := range []struct{ user, unit string }{
-		{"", "../packaging/systemd/system/pinfold.service"},
-		{"bed", "../packaging/systemd/user/pinfold.service"},
-	} {
-		t.Run("as "+c.user, func(t *testing.T) {
-			dir := stage(t)
-			unit := stageFile(t, dir, c.unit)
-			if err := os.Chmod(unit, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			InNamespaceBed(t, "", BedOptions{Bed: "unit", User: c.user, Bin: true, Env: []string{"PINFOLD_UNIT=" + unit}}, "^TestUnitThere$")
+	for _, user := range []string{"", "bed"} {
+		t.Run("as "+user, func(t *testing.T) {
+			InNamespaceBed(t, "", BedOptions{Bed: "unit", User: user, Bin: true, Env: shippedUnits(t, user)}, "^Test(Unit|SocketUnit|StopTurns)There$")
 		})
 	}
+}
+
+// shippedUnits puts the units where a bed can read them, and tells it where.
+func shippedUnits(t *testing.T, user string) []string {
+	t.Helper()
+	kind := "system"
+	if user != "" {
+		kind = "user"
+	}
+	dir := stage(t)
+	for _, name := range []string{"pinfold.service", "pinfold.socket"} {
+		if err := os.Chmod(stageFile(t, dir, "../packaging/systemd/"+kind+"/"+name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"PINFOLD_UNITS=" + dir}
 }
 
 func TestUnitThere(t *testing.T) {
@@ -56,6 +69,9 @@ func TestUnitThere(t *testing.T) {
 	held("a kill")
 	u.systemctl("stop", "pinfold")
 	u.pinfold(125, "ps")
+	if _, err := os.Lstat(u.socket()); !os.IsNotExist(err) {
+		t.Errorf("with the service stopped for good, its socket is there still: %v", err)
+	}
 	if out := u.systemctl("status", "pinfold-"+id[0]+".scope"); !strings.Contains(out, "sleep 300") || !strings.Contains(out, "outlives") {
 		t.Errorf("with the service stopped, the scope is:\n%s", out)
 	}
@@ -84,44 +100,159 @@ type unit struct {
 	bin string
 }
 
-// installUnit puts the shipped unit where the manager looks, changed only in
-// where the program is.
+// installUnit puts the shipped units where the manager looks, changed only in
+// where the program is. The test ends with nothing of theirs left.
 func installUnit(t *testing.T) *unit {
 	t.Helper()
 	u := &unit{t, filepath.Join(os.Getenv("PINFOLD_BIN_DIR"), "pinfold")}
-	text, err := os.ReadFile(os.Getenv("PINFOLD_UNIT"))
-	if err != nil {
+	if err := os.MkdirAll(u.dir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir := "/run/systemd/system"
-	if os.Getuid() != 0 {
-		dir = os.Getenv("XDG_RUNTIME_DIR") + "/systemd/user"
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	out := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/pinfold `).ReplaceAllString(string(text), "ExecStart="+u.bin+" ")
-	if out == string(text) {
-		t.Fatal("the unit does not start /usr/bin/pinfold")
-	}
-	if err := os.WriteFile(filepath.Join(dir, "pinfold.service"), []byte(out), 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"pinfold.service", "pinfold.socket"} {
+		text, err := os.ReadFile(filepath.Join(os.Getenv("PINFOLD_UNITS"), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/pinfold `).ReplaceAllString(string(text), "ExecStart="+u.bin+" ")
+		if name == "pinfold.service" && out == string(text) {
+			t.Fatal("the unit does not start /usr/bin/pinfold")
+		}
+		if err := os.WriteFile(filepath.Join(u.dir(), name), []byte(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	u.systemctl("daemon-reload")
+	t.Cleanup(u.remove)
 	return u
 }
 
+// dir is where the manager looks for units.
+func (u *unit) dir() string {
+	if os.Getuid() != 0 {
+		return os.Getenv("XDG_RUNTIME_DIR") + "/systemd/user"
+	}
+	return "/run/systemd/system"
+}
+
+// socket is where the service listens.
+func (u *unit) socket() string {
+	if os.Getuid() != 0 {
+		return os.Getenv("XDG_RUNTIME_DIR") + "/pinfold/pinfold.sock"
+	}
+	return "/run/pinfold/pinfold.sock"
+}
+
+func (u *unit) client() *client.Client {
+	c := &client.Client{Socket: u.socket()}
+	u.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// dropIn adds to a unit, until the end of the test or until undo is called.
+func (u *unit) dropIn(name, text string) (undo func()) {
+	u.t.Helper()
+	dir := filepath.Join(u.dir(), name+".d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/test.conf", []byte(text), 0o644); err != nil {
+		u.t.Fatal(err)
+	}
+	u.systemctl("daemon-reload")
+	undo = func() {
+		if os.RemoveAll(dir) == nil {
+			u.systemctl("daemon-reload")
+		}
+	}
+	u.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return undo
+}
+
+// remove ends what the test has left, and looks whether that was all.
+func (u *unit) remove() {
+	if u.t.Failed() {
+		out, _ := exec.Command("journalctl", "--no-pager", "-n", "300", "-o", "short-precise").CombinedOutput()
+		u.t.Logf("the journal:\n%s", out)
+	}
+	u.systemctl("start", "pinfold.service")
+	u.pinfold(0, "stop", "--turns", "--grace", "0")
+	u.noScopes()
+	if u.try("is-active", "pinfold.socket") == nil {
+		u.systemctl("stop", "pinfold.socket")
+	}
+	u.systemctl("stop", "pinfold.service")
+	if out := u.systemctl("list-units", "--failed", "--all", "--plain", "--no-legend", "pinfold*"); strings.TrimSpace(out) != "" {
+		u.t.Errorf("failed units are left:\n%s", out)
+	}
+	for _, name := range []string{"pinfold.service", "pinfold.socket"} {
+		_ = os.Remove(filepath.Join(u.dir(), name))
+	}
+	u.systemctl("daemon-reload")
+}
+
+// noScopes waits until no turn has a scope.
+func (u *unit) noScopes() {
+	u.t.Helper()
+	out := ""
+	u.soon("no scope of a turn is left", func() bool {
+		out = strings.TrimSpace(u.systemctl("list-units", "--all", "--plain", "--no-legend", "pinfold-*.scope"))
+		return out == ""
+	})
+}
+
+// soon waits for cond, a long time.
+func (u *unit) soon(what string, cond func() bool) {
+	u.t.Helper()
+	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			u.t.Fatalf("not seen within a minute: %s", what)
+		}
+	}
+}
+
+// show is a property of the service's unit.
+func (u *unit) show(property string) string {
+	u.t.Helper()
+	return strings.TrimSpace(u.systemctl("show", "--value", "--property="+property, "pinfold.service"))
+}
+
+// pid is the service's.
+func (u *unit) pid() int {
+	u.t.Helper()
+	n, err := strconv.Atoi(u.show("MainPID"))
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return n
+}
+
+// kept waits until systemd keeps so many descriptors for the service.
+func (u *unit) kept(want int) {
+	u.t.Helper()
+	u.soon(fmt.Sprintf("%d descriptors are kept", want), func() bool { return u.show("NFileDescriptorStore") == strconv.Itoa(want) })
+}
+
+// kill ends the service, and nothing else, by SIGKILL.
+func (u *unit) kill() { u.systemctl("kill", "--kill-whom=main", "--signal=KILL", "pinfold.service") }
+
 func (u *unit) systemctl(args ...string) string {
 	u.t.Helper()
-	if os.Getuid() != 0 {
-		args = append([]string{"--user"}, args...)
-	}
-	out, err := exec.Command("systemctl", args...).CombinedOutput()
+	out, err := u.command(args).CombinedOutput()
 	if err != nil {
 		journal, _ := exec.Command("journalctl", "--no-pager", "-n", "40").CombinedOutput()
 		u.t.Fatalf("systemctl %v: %v\n%s\n%s", args, err, out, journal)
 	}
 	return string(out)
+}
+
+// try is systemctl where it may fail.
+func (u *unit) try(args ...string) error { return u.command(args).Run() }
+
+func (u *unit) command(args []string) *exec.Cmd {
+	if os.Getuid() != 0 {
+		args = slices.Concat([]string{"--user"}, args)
+	}
+	return exec.Command("systemctl", args...)
 }
 
 // pinfold runs the command line, which finds the service by itself, and expects
@@ -146,10 +277,5 @@ func (u *unit) pinfold(want int, args ...string) string {
 // ready waits until the service answers.
 func (u *unit) ready() {
 	u.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if exec.Command(u.bin, "doctor").Run() == nil {
-			return
-		}
-	}
-	u.t.Fatal("the service does not answer")
+	u.soon("the service answers", func() bool { return exec.Command(u.bin, "doctor").Run() == nil })
 }
