@@ -7,7 +7,7 @@ type JobFilter struct {
 	Owner   *uint32
 	Session string
 	Turn    string            // that it was made in, or given to
-	Cwd     string            // its cwd is there or below
+	Cwd     string            // its cwd is there or below; absolute
 	Labels  map[string]string // all of them
 	All     bool              // ended ones, too
 }

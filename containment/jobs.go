@@ -199,6 +199,9 @@ func endedJobs(r Record) []api.Job {
 
 // Jobs lists jobs, oldest first.
 func (m *Manager) Jobs(ctx context.Context, f JobFilter) ([]api.Job, error) {
+	if f.Cwd != "" && !filepath.IsAbs(f.Cwd) {
+		return nil, api.Errorf(api.CodeBadRequest, "cwd %q is not absolute", f.Cwd)
+	}
 	var out []api.Job
 	seen := map[string]bool{}
 	for _, t := range m.all() {
@@ -246,9 +249,17 @@ func (f JobFilter) match(v api.Job) bool {
 	return (f.Owner == nil || *f.Owner == v.Owner) &&
 		(f.Session == "" || f.Session == v.Session) &&
 		(f.Turn == "" || f.Turn == cmp.Or(v.Listed, v.Turn)) &&
-		(f.Cwd == "" || below(v.Cwd, f.Cwd)) &&
+		(f.Cwd == "" || below(v.Cwd, f.Cwd) || below(resolved(v.Cwd), resolved(f.Cwd))) &&
 		(f.All || v.State != api.JobEnded) &&
 		hasLabels(v.Labels, f.Labels)
+}
+
+// resolved is a path without its symbolic links, as far as it is there.
+func resolved(path string) string {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		return to
+	}
+	return path
 }
 
 // below tells whether a path is dir or in it.

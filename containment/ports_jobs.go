@@ -51,8 +51,9 @@ type Targets interface {
 	// Targets lists what an ending would deal with, each opened, verified and
 	// left alone.
 	Targets(ctx context.Context) ([]api.Target, error)
-	// Uses tells how the turn's processes, jobs included, use a directory (a
-	// resolved path); unseen are those that could not be looked at.
+	// Uses tells how the turn's processes, jobs included, use a directory (an
+	// absolute path, whose symbolic links are followed); unseen are those that
+	// could not be looked at.
 	Uses(ctx context.Context, dir string) (uses []api.Use, unseen []string, err error)
 	// Servers lists processes of work/ whose sockets others are connected to: unix
 	// and TCP. A client without a pid is one of another host, or its Comm says why

@@ -20,7 +20,7 @@ func (m *Manager) Quiet(ctx context.Context, owner *uint32, path string) (api.Qu
 	if !filepath.IsAbs(path) {
 		return q, api.Errorf(api.CodeBadRequest, "path %q is not absolute", path)
 	}
-	q.Path = filepath.Clean(path)
+	q.Path = filepath.Clean(path) // as it is shown: what .. is, a link decides
 	for _, t := range m.all() {
 		if owner != nil && *owner != t.owner {
 			continue
@@ -34,7 +34,7 @@ func (m *Manager) Quiet(ctx context.Context, owner *uint32, path string) (api.Qu
 			}
 			continue
 		}
-		uses, unseen, err := h.Uses(ctx, q.Path)
+		uses, unseen, err := h.Uses(ctx, path)
 		if err != nil {
 			unseen = append(unseen, err.Error())
 		}

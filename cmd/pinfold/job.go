@@ -31,7 +31,10 @@ Exit status: see "pinfold help exit-codes".`,
   pinfold jobs --cwd /srv/work
   pinfold jobs --session chat-42 --json`,
 		Args: exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if f.Cwd, err = absolute(f.Cwd); err != nil {
+				return err
+			}
 			l, err := a.client().Jobs(c.Context(), f)
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -16,14 +17,14 @@ func (a *app) quietCmd() *cobra.Command {
 		Short: "Tell whether no process of a turn or job uses a directory",
 		Long: `Tell whether a directory can be taken away without pulling it from under a
 process: none of any turn or job that you may see has its directory, its root, its
-program, or an open or mapped file at or below it.
+program, or an open or mapped file at or below it. Symbolic links are followed.
 
 Exit status: 0 it is quiet; 1 it is in use, or something could not be looked at;
 others as in "pinfold help exit-codes".`,
 		Example: `  pinfold quiet /srv/work/task-7 && rm -r /srv/work/task-7`,
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			dir, err := filepath.Abs(args[0])
+			dir, err := absolute(args[0])
 			if err != nil {
 				return err
 			}
@@ -40,6 +41,16 @@ others as in "pinfold help exit-codes".`,
 			return nil
 		},
 	}
+}
+
+// absolute makes a path one without the links in it being taken away by their
+// "..", as filepath.Abs does.
+func absolute(path string) (string, error) {
+	if path == "" || filepath.IsAbs(path) {
+		return path, nil
+	}
+	dir, err := os.Getwd()
+	return dir + "/" + path, err
 }
 
 func renderQuiet(q api.Quiet, st style) string {

@@ -34,20 +34,26 @@ type Uses struct {
 	proc  bool
 }
 
-// NewUses makes one for a directory: an absolute path without symbolic links.
+// NewUses makes one for a directory, an absolute path. Its symbolic links are
+// followed, also where what they lead to is there no more: the kernel tells the
+// paths that processes use without any.
 func NewUses(dir string) (*Uses, error) {
-	u := &Uses{dir: strings.TrimRight(dir, "/"), proc: sys.ReadHere().Proc}
+	u := &Uses{proc: sys.ReadHere().Proc}
 	if !strings.HasPrefix(dir, "/") {
 		return nil, fmt.Errorf("look who uses %q: it is no absolute path", dir)
 	}
-	var err error
+	real, err := resolve(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
+	}
+	u.dir = strings.TrimRight(real, "/")
 	if u.here, err = readPlaces("/proc/self"); err != nil {
 		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
 	}
 	if u.mnt, err = sys.InoAt(sys.AtFDCWD, "/proc/self/ns/mnt"); err != nil {
 		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
 	}
-	u.where = u.here.below(dir)
+	u.where = u.here.below(real)
 	return u, nil
 }
 

@@ -168,6 +168,9 @@ func TestUsesElsewhere(t *testing.T) {
 func TestUsesUnseen(t *testing.T) {
 	systest.Root(t)
 	dir, _ := space(t)
+	if err := os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	p := systest.Start(t, suite.Command(t, "user", "cwd", dir))
 	p.Line(t)
 	cmd := suite.Command(t, "nobody", strconv.Itoa(p.PID()), dir)
