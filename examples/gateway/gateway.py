@@ -6,17 +6,22 @@ line of a message is a tool call.
 
     run COMMAND     a shell command; its output is streamed back
     job COMMAND     a shell command in the background, which outlives the turn
-    jobs            the session's jobs; log JOB and end JOB (abc.../p1)
     shell LINE      a line for the session's own terminal, which stays
     tool NAME JSON  a call of the session's tool server (JSON-RPC on stdio)
 
-/stop ends the session's running turn, /new everything of the session but its
-jobs, and a turn in which nothing happens for too long is ended as well. Other
-lines are answered by themselves.
+Other lines are answered by themselves. A message that is one of these is
+answered at once, whatever the session works on:
 
-The gateway keeps no process table, no pids, no reaper and no output buffers;
-when it is killed and started again it finds its jobs where they were, and ends
-what it was in the middle of.
+    /stop           ends the running turn
+    /new            ends everything of the session but its jobs
+    /background     makes a job of the command that runs
+    /jobs, /log JOB, /kill JOB
+    /notes          what became of jobs that ended by themselves
+    /quiet          whether nothing uses the workspace
+
+The gateway keeps no process table, no pids, no reaper, no timers for turns and
+no watchdog: the service ends what is idle, too old, or nobody's. Killed and
+started again, it goes on with the messages that it was in the middle of.
 """
 
 import argparse
@@ -28,280 +33,182 @@ import re
 import signal
 import socket
 import socketserver
-import sys
 import threading
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "clients" / "python"))
-import pinfold  # noqa: E402
-
-
-class Busy(Exception):
-    """The session works on another message."""
-
-
-class Stopped(Exception):
-    """The turn was ended while it was worked on."""
-
-
-class Session:
-    """What one chat has: at most one turn, and helpers that stay."""
-
-    def __init__(self, gateway, id):
-        self.gateway, self.id = gateway, id
-        self.lock = threading.Lock()  # of what follows, never held for long
-        self.turn = None
-        self.active = 0.0  # when something happened last in the turn
-        self.gone = lambda: False  # whether who sent the message has hung up
-        self.helpers = None  # the turn of the terminal and the tool server
-        self.shell = self.screen = self.server = None
-        self.mark = ""  # what the terminal shows when it is done; empty: it is
-        self.calls = 0
-
-    # -- turns
-
-    def work(self, text, tell, gone):
-        """Works on one message, line by line. tell takes events, and fails when
-        the client has hung up, which gone tells as well."""
-        turn = self.begin(text, gone)
-        try:
-            tell({"event": "begin", "turn": turn.id, "grade": turn.grade})
-            with turn:
-                for line in filter(None, map(str.strip, text.splitlines())):
-                    self.active = time.monotonic()
-                    try:
-                        self.call(turn, line, tell)
-                    except pinfold.TurnOver as e:
-                        raise Stopped from e
-                    except (pinfold.PinfoldError, ValueError) as e:
-                        tell({"event": "error", "text": str(e)})
-                if turn.receipt is None and turn.state != "open":
-                    raise Stopped
-        except (Stopped, OSError):  # or hung up: leaving the block has abandoned it
-            pass
-        finally:
-            with self.lock:
-                self.turn = None
-        r = self.gateway.client.receipt(turn.id)
-        with contextlib.suppress(OSError):
-            tell({"event": "end", "state": r.state, "reason": r.reason, "complete": r.complete, "ended": r.counts.ended,
-                  "jobs": [f"{turn.id}/{p['process']}" for p in r.leftovers]})
-
-    def begin(self, text, gone):
-        with self.lock:
-            if self.turn is not None:
-                raise Busy
-            self.gone = gone
-            self.turn = self.gateway.begin(self.id, text, leftovers="keep", on_error="client_gone")
-            self.active = time.monotonic()
-            return self.turn
-
-    def stop(self, reason):
-        """Ends the running turn; whoever works on it then tells."""
-        with self.lock:
-            turn = self.turn
-            if turn is not None and self.mark:  # the terminal stays; Ctrl-C is for what runs in it
-                self.shell.write(b"\x03" + self.say(self.mark))
-        return turn is not None and turn.abandon(reason).complete
-
-    def renew(self, reason):
-        """Ends the running turn and the helpers. Jobs go on."""
-        self.stop(reason)
-        with self.lock:
-            helpers, self.helpers, self.shell, self.server = self.helpers, None, None, None
-        if helpers is not None:
-            helpers.abandon(reason)
-
-    # -- tools
-
-    def call(self, turn, line, tell):
-        word, _, rest = line.partition(" ")
-        tool = getattr(self, "do_" + word, None)
-        if tool is None:
-            return tell({"event": "text", "text": f"I can only run tools; {line!r} is none."})
-        tool(turn, rest, tell)
-
-    def do_run(self, turn, command, tell):
-        p = turn.launch(["/bin/sh", "-c", command], env=self.environment(), cwd=self.gateway.workspace, stdout="spool",
-                        stderr="stdout", labels={"kind": "tool"}, deadline=self.gateway.tool_timeout)
-        # A server that the command leaves running does not keep us.
-        for piece in p.output().follow(drain=1):
-            self.active = time.monotonic()
-            if isinstance(piece, pinfold.Gap):
-                tell({"event": "gap", "bytes": piece.end - piece.start})
-            else:
-                tell({"event": "output", "text": piece.decode(errors="replace")})
-        s = p.wait()
-        tell({"event": "exit", "status": s.state, "code": s.code, "signal": s.signal, "ended_by": s.ended_by})
-
-    def do_job(self, turn, command, tell):
-        p = turn.launch(["/bin/sh", "-c", command], env=self.environment(), cwd=self.gateway.workspace, stdout="spool",
-                        stderr="stdout", labels={"kind": "job"})
-        tell({"event": "job", "job": f"{turn.id}/{p.id}"})
-
-    def do_jobs(self, turn, _, tell):
-        for t in self.gateway.client.turns(session=self.id, all=True):
-            for p in t["processes"]:
-                if (p.get("labels") or {}).get("kind") == "job":
-                    tell({"event": "job", "job": f"{t['id']}/{p['id']}", "command": p["argv"][-1], "status": p["status"]["state"],
-                          "code": p["status"].get("code", 0), "bytes": p["output"]["stdout"]["bytes_total"]})
-
-    def do_log(self, turn, job, tell):
-        out = self.job(job).output().tail(4096)
-        tell({"event": "output", "text": out.data.decode(errors="replace")})
-
-    def do_end(self, turn, job, tell):
-        p = self.job(job)
-        if p.turn.id == turn.id:
-            p.signal("KILL")
-        else:  # its turn is over: all that it left goes
-            p.turn.abandon("stop", leftovers=True)
-        tell({"event": "job", "job": job, "status": p.wait(60).state})
-
-    def job(self, name):
-        turn, _, process = name.partition("/")
-        t = self.gateway.client.attach(turn)
-        if t.info.get("session") != self.id:
-            raise pinfold.NotFound(f"this session has no job {name}")
-        return t.process(process)
-
-    def do_shell(self, turn, line, tell):
-        """A line for the terminal, and what comes until it is done."""
-        with self.lock:
-            if self.shell is None:
-                self.shell = self.helper().launch(
-                    ["/bin/sh", "-c", "stty -echo; echo ready; exec bash --norc --noediting -i"], stdin="pty", stdout="pty", stderr="pty", pty=(24, 80),
-                    env=dict(self.environment(), PS1="", PS2="", TERM="dumb"), cwd=self.gateway.workspace,
-                    labels={"kind": "shell"})
-                self.screen = self.shell.output()
-                next(self.screen.follow())  # ready: it does not echo any more
-            self.calls += 1
-            self.mark = f"--done {self.calls} "
-            self.shell.write(line.encode() + b"\n" + self.say(self.mark))
-        seen = ""
-        for piece in self.screen.follow():
-            self.active = time.monotonic()
-            seen += piece.decode(errors="replace") if isinstance(piece, bytes) else "[...]"
-            text, found, code = seen.partition(self.mark)
-            if found and "\n" in code:
-                break
-        with self.lock:
-            self.mark = ""
-            if not found:  # it has ended: the next line gets another
-                self.shell = None
-        tell({"event": "output", "text": text.replace("\r\n", "\n")})
-        tell({"event": "exit", "status": "exited", "code": int(code.split()[0])} if found else
-             {"event": "error", "text": "the terminal has ended"})
-
-    @staticmethod
-    def say(mark):
-        """A line that shows a mark with $?, and is not taken for it itself."""
-        return f"printf '%s%s%s\\n' '{mark[:4]}' '{mark[4:]}' $?\n".encode()
-
-    def do_tool(self, turn, rest, tell):
-        """A call of the tool server, which is started with the first one."""
-        name, _, arguments = rest.partition(" ")
-        call = {"name": name, "arguments": json.loads(arguments or "{}")}
-        with self.lock:
-            server = self.server
-            if fresh := server is None or server.poll() is not None:
-                server = self.server = self.helper().Popen(
-                    [sys.executable, str(HERE / "tool_server.py")], stdin=pinfold.PIPE, stdout=pinfold.PIPE, text=True,
-                    bufsize=1, env=self.environment(), cwd=self.gateway.workspace, labels={"kind": "server"})
-        if fresh:
-            self.rpc(server, "initialize", {"protocolVersion": "2025-06-18"})
-        tell({"event": "result", "result": self.rpc(server, "tools/call", call)})
-
-    def rpc(self, server, method, params):
-        self.calls += 1
-        request = {"jsonrpc": "2.0", "id": self.calls, "method": method, "params": params}
-        try:
-            server.stdin.write(json.dumps(request) + "\n")
-            answer = json.loads(server.stdout.readline())
-        except (OSError, ValueError):  # broken pipe, end of file
-            return {"error": "the tool server has ended"}
-        return answer.get("result", answer.get("error"))
-
-    def helper(self):
-        """The turn of what stays: it ends with the session, not with a message."""
-        if self.helpers is None:
-            self.helpers = self.gateway.begin(self.id, "helpers", leftovers="reap")
-        return self.helpers
-
-    def environment(self):
-        """What tools see: nothing of the gateway's own secrets."""
-        return {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "USER") if k in os.environ}
+from journal import Journal
+from session import Busy, Message, Session, pinfold
 
 
 class Gateway:
-    def __init__(self, name, workspace, idle, tool_timeout, client=None):
-        self.name, self.workspace, self.idle, self.tool_timeout = name, workspace, idle, tool_timeout
+    def __init__(self, options, client=None):
+        self.name, self.workspace, self.tool_timeout = options.name, options.workspace, options.tool_timeout
+        self.options = options
         self.client = client or pinfold.Client()
         self.lock = threading.Lock()
         self.sessions = {}
-        self.clean()
-        threading.Thread(target=self.watch, daemon=True).start()
+        self.journal = Journal(options.state, self)
+        self.recover()
+        for serve in (self.renew, self.consume):
+            threading.Thread(target=serve, daemon=True).start()
+
+    # -- turns
 
     def begin(self, session, label, **options):
         return self.client.begin(label=label.strip().partition("\n")[0][:80], session=session, labels={"gateway": self.name}, grace=2, **options)
 
-    def clean(self):
-        """Ends what another life of this gateway was in the middle of. Its
-        jobs are in turns that have finished, and stay."""
-        for t in self.client.turns(state="open"):
-            if (t.get("labels") or {}).get("gateway") == self.name:
-                self.client.attach(t["id"]).abandon("client_gone")
+    def begin_message(self, session, text, key):
+        """The turn of a message, and all that may end it without us. A touch does
+        not make it busy: it only says that we are not stopped."""
+        o = self.options
+        return self.begin(session, text, idempotency_key=key, leftovers="keep", wall=o.wall, idle=o.idle, idle_by=["output", "cpu", "io"],
+                          lease=o.lease, bind="connection", window=o.window, on_error="stop")
 
-    def watch(self):
-        """Ends turns in which nothing happens, or for which nobody waits."""
+    def recover(self):
+        """Takes the turns that another life of this gateway worked on. If that
+        life is only stopped, it is refused from then on."""
+        for entry in self.journal.left():
+            session = self.session(entry["session"])
+            try:
+                if entry["turn"]:
+                    message = self.taken(session, entry)
+                else:  # nobody knows whether it had begun: the key does
+                    message = self.journal.begin(session, entry)
+            except (pinfold.TurnOver, pinfold.NotFound):
+                self.journal.path(entry["id"]).unlink()  # it had its end
+                continue
+            session.resume(message, entry["done"])
+
+    def taken(self, session, entry):
+        return Message(entry["id"], session, entry["text"], self.client.attach(entry["turn"]).take())
+
+    def renew(self):
+        """Renews the leases. A gateway that is stopped, or starved, does not."""
         while True:
-            time.sleep(min(1.0, self.idle / 4))
+            time.sleep(self.options.lease / 4)
             with self.lock:
                 sessions = list(self.sessions.values())
-            for s in sessions:
-                reason = "client_gone" if s.gone() else "idle" if time.monotonic() - s.active > self.idle else ""
-                if s.turn is not None and reason:
+            for m in [s.message for s in sessions]:
+                if m is not None and not m.over:
                     with contextlib.suppress(pinfold.PinfoldError):
-                        s.stop(reason)
+                        m.turn.touch()
+
+    # -- jobs
+
+    def consume(self):
+        """Notes each job of ours that ended by itself, once, over all restarts: the
+        note is named by the event, and what is acknowledged does not come again."""
+        consumer = "gateway." + self.name
+        while True:
+            with contextlib.suppress(pinfold.Unavailable):  # for longer than is waited for: again
+                for e in self.client.events(consumer=consumer, kinds=["job"], follow=True):
+                    if e.raw.get("message") == "ended" and not e.stopped and not e.raw.get("reason") and self.owns(e.job):
+                        self.journal.note(e.raw["session"], e.seq, {"event": "note", "job": e.job, "status": e.status.state, "code": e.status.code})
+                    self.client.acknowledge_events(consumer, e.seq)
+            time.sleep(1)
+
+    def owns(self, job):
+        try:
+            info = self.client.job(job).info
+        except pinfold.NotFound:
+            return False
+        return (info.get("labels") or {}).get("gateway") == self.name and bool(info.get("session"))
+
+    # -- sessions
 
     def session(self, id):
         with self.lock:
             return self.sessions.setdefault(id, Session(self, id))
 
+    def command(self, session, text, tell):
+        """What is answered at once; False when it is none of that."""
+        word, _, rest = text.partition(" ")
+        do = getattr(self, "on_" + word[1:], None) if word.startswith("/") else None
+        if do is None:
+            return False
+        do(session, rest.strip(), tell)
+        return True
+
+    def on_stop(self, session, _, tell):
+        tell({"event": "stopped", "complete": session.stop("stop")})
+
+    def on_new(self, session, _, tell):
+        session.renew()
+        tell({"event": "new"})
+
+    def on_background(self, session, _, tell):
+        tell({"event": "job", "job": session.background().id})
+
+    def on_jobs(self, session, _, tell):
+        jobs = self.client.jobs(session=session.id, all=True)
+        for j in jobs:
+            tell({"event": "job", "job": j.id, "command": j.name, "state": j.info["state"], "code": j.status.code,
+                  "bytes": j.info["output"]["stdout"]["bytes_total"]})
+        if not jobs:
+            tell({"event": "text", "text": "no jobs"})
+
+    def on_log(self, session, id, tell):
+        tell({"event": "output", "text": self.job(session, id).output().tail(4096).data.decode(errors="replace")})
+
+    def on_kill(self, session, id, tell):
+        job = self.job(session, id)
+        status = job.stop(grace=2)
+        tell({"event": "job", "job": id, "state": job.info["state"], "status": status.state})
+
+    def on_notes(self, session, _, tell):
+        notes = self.journal.noted(session.id)
+        for note in notes or [{"event": "text", "text": "no notes"}]:
+            tell(note)
+
+    def on_quiet(self, session, _, tell):
+        q = self.client.quiet(self.workspace)
+        tell({"event": "quiet", "quiet": bool(q), "uses": [{"pid": u["pid"], "command": u.get("comm", ""), "how": u["how"]} for u in q.uses]})
+
+    def job(self, session, id):
+        job = self.client.job(id)
+        if job.session != session.id:
+            raise pinfold.NotFound(f"this session has no job {id}")
+        return job
+
     def close(self):
-        for s in list(self.sessions.values()):
-            with contextlib.suppress(pinfold.PinfoldError):
-                s.renew("stop")
+        """Ends what we began, all of it in one call. Jobs go on."""
+        with contextlib.suppress(pinfold.PinfoldError):
+            self.client.abandon(labels={"gateway": self.name}, reason="stop")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """POST /sessions/ID with a message; the answer is a line of JSON an event."""
+    """POST /sessions/ID with a message; the answer is a line of JSON an event. GET
+    /sessions/ID tells all of the newest message, and what comes of it."""
 
     gateway = None
 
     def do_POST(self):
+        self.answer(self.post)
+
+    def do_GET(self):
+        self.answer(self.get)
+
+    def post(self, session):
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        if not self.gateway.command(session, text.strip(), self.tell):
+            session.send(text).listen(self.tell, self.gone)
+
+    def get(self, session):
+        if session.message is None:
+            return self.send_error(404, "no message yet")
+        session.message.listen(self.tell, self.gone)
+
+    def answer(self, how):
         id = re.fullmatch(r"/sessions/([A-Za-z0-9-]{1,40})", self.path)
         if id is None:
             return self.send_error(404)
-        session = self.gateway.session(id[1])
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        command = text.strip()
         self.begun = False
-        try:
-            if command == "/stop":
-                self.tell({"event": "stopped", "complete": session.stop("stop")})
-            elif command == "/new":
-                session.renew("superseded")
-                self.tell({"event": "new"})
-            else:
-                session.work(text, self.tell, self.gone)
-        except Busy:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # whoever asked has hung up
+            try:
+                how(self.gateway.session(id[1]))
+            except Busy:
                 self.send_error(409, "the session works on another message", "send /stop first")
-        except pinfold.PinfoldError as e:
-            with contextlib.suppress(OSError):
+            except pinfold.PinfoldError as e:
                 self.tell({"event": "error", "text": str(e)})
 
     def gone(self):
@@ -337,10 +244,14 @@ def main():
     p.add_argument("--listen", default="8080", help="a path of a unix socket, or a port of 127.0.0.1")
     p.add_argument("--name", default="example", help="what this gateway's turns are labelled with")
     p.add_argument("--workspace", default=os.getcwd(), help="where tools run")
-    p.add_argument("--idle", type=float, default=1800, help="seconds without output after which a turn is ended")
+    p.add_argument("--state", default=os.path.expanduser("~/.local/state/pinfold-example-gateway"), help="where messages and notes are kept")
     p.add_argument("--tool-timeout", type=float, default=600, help="seconds that one command may take")
+    p.add_argument("--idle", type=float, default=1800, help="seconds without output, CPU or I/O after which a turn is ended")
+    p.add_argument("--wall", type=float, default=14400, help="seconds after which a turn is ended, whatever it does")
+    p.add_argument("--lease", type=float, default=60, help="seconds after which turns are ended when this gateway stands still")
+    p.add_argument("--window", type=float, default=30, help="seconds for a client that hung up, or a gateway that was killed, to come back")
     o = p.parse_args()
-    Handler.gateway = Gateway(o.name, o.workspace, o.idle, o.tool_timeout)
+    Handler.gateway = Gateway(o)
     if o.listen.isdigit():
         server = http.server.ThreadingHTTPServer(("127.0.0.1", int(o.listen)), Handler)
     else:
