@@ -162,9 +162,11 @@ func (x *hold) tellEnd(process string, h *pidfd.Handle) error {
 		return err
 	}
 	e.Process = process
-	if leaf, lerr := x.openLeaf(process); lerr == nil {
-		e.OOMKills = leafOOMKills(leaf)
-		leaf.Close()
+	if x.work != nil { // else its cgroup is gone, and what that had counted
+		if leaf, lerr := x.openLeaf(process); lerr == nil {
+			e.OOMKills = leafOOMKills(leaf)
+			leaf.Close()
+		}
 	}
 	x.exited(e)
 	return nil
