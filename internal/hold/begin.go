@@ -279,11 +279,10 @@ func (x *hold) limit(want *api.Limits) error {
 // limits. What was asked for and cannot be had is refused; the default pids.max
 // is best effort, and bounded tells whether it, or another, is there.
 func (x *hold) limitDir(d *cgroup.Dir, want *api.Limits) (bounded bool, err error) {
-	names, err := x.dir.Controllers()
+	names, err := useful(x.dir)
 	if err != nil {
 		return false, fmt.Errorf("list controllers: %w", err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains([]string{"cpu", "io", "memory", "pids"}, name) })
 	_, _ = x.dir.Delegate(names) // what is missing shows below, when it is asked for
 	if slices.Contains(names, "memory") {
 		_, _ = d.Delegate([]string{"memory"}) // so that each leaf counts what is ended for want of it

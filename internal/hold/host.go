@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -215,7 +216,7 @@ func (h *Host) makeParent(path string) (*cgroup.Dir, error) {
 // own cannot (no-internal-process rule, cgroups(7)): where those are only us,
 // we move to a leaf; else turns are held without limits, and that is told.
 func (h *Host) delegate(above, d *cgroup.Dir) []string {
-	names, err := above.Controllers()
+	names, err := useful(above)
 	if err != nil || len(names) == 0 {
 		h.notes = append(h.notes, "no cgroup v2 controllers here: turns are held, but without limits and memory figures")
 		return nil
@@ -230,6 +231,13 @@ func (h *Host) delegate(above, d *cgroup.Dir) []string {
 	}
 	got, _ = d.Delegate(got)
 	return got
+}
+
+// useful lists the controllers that bound or count what turns do; all others are
+// none of our business.
+func useful(d *cgroup.Dir) ([]string, error) {
+	names, err := d.Controllers()
+	return slices.DeleteFunc(names, func(name string) bool { return !slices.Contains([]string{"cpu", "io", "memory", "pids"}, name) }), err
 }
 
 // stepAside moves this service into a leaf when it is alone in above.
