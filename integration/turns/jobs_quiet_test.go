@@ -32,7 +32,7 @@ func playUser(words []string) int {
 		b := must(os.ReadFile(must(os.Executable())))
 		check(os.WriteFile(path, b, 0o755))
 		check(syscall.Exec(path, []string{path, words[2]}, []string{helperEnv + "=beat"}))
-	case "elsewhere": // mounted at another place, which only this process sees
+	case "elsewhere", "detached": // mounted at another place, which only this process sees; or at none any more
 		if len(words) == 4 {
 			selfAs("user", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}, append(words, "inside")...)
 			return j.forever()
@@ -40,6 +40,9 @@ func playUser(words []string) int {
 		check(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 		check(syscall.Mount(path, words[3], "", syscall.MS_BIND, ""))
 		check(os.Chdir(words[3]))
+		if how == "detached" {
+			check(syscall.Unmount(words[3], syscall.MNT_DETACH))
+		}
 	}
 	return j.forever()
 }
@@ -53,7 +56,7 @@ func TestQuiet(t *testing.T) {
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		outside := newCanary(t, s)
-		for _, how := range []string{"cwd", "root", "open", "map", "exe", "elsewhere"} {
+		for _, how := range []string{"cwd", "root", "open", "map", "exe", "elsewhere", "detached"} {
 			t.Run(how, func(t *testing.T) { quietBut(t, s, how) })
 		}
 		outside.lives()
@@ -70,7 +73,8 @@ func quietBut(t *testing.T, s *service, how string) {
 			t.Fatal(err)
 		}
 	}
-	path := map[string]string{"cwd": "/deep/er", "root": "/deep", "open": "/deep/file", "map": "/deep/file", "exe": "/deep/program", "elsewhere": "/deep"}[how]
+	path := map[string]string{"cwd": "/deep/er", "root": "/deep", "open": "/deep/file", "map": "/deep/file", "exe": "/deep/program", "elsewhere": "/deep", "detached": "/deep"}[how]
+	hidden := how == "elsewhere" || how == "detached"
 	req := func(ws, file string) api.LaunchRequest { return helper(t, "user", how, ws+path, file, f[2]) }
 	quiet := func(dir string) api.Quiet {
 		t.Helper()
@@ -89,7 +93,7 @@ func quietBut(t *testing.T, s *service, how string) {
 		if !slices.ContainsFunc(q.Uses, is) && len(q.Unseen) == 0 {
 			t.Errorf("%s of %s: %+v", how, by, q)
 		}
-		if how != "elsewhere" && len(q.Unseen) > 0 {
+		if !hidden && len(q.Unseen) > 0 {
 			t.Errorf("%s of %s: unseen %q", how, by, q.Unseen)
 		}
 	}
@@ -100,9 +104,9 @@ func quietBut(t *testing.T, s *service, how string) {
 	p := x.launch(req(f[0], f[3]))
 	heart(f[3]).beating(t)
 	ofTurn := func(u api.Use) bool {
-		return u.Turn == x.ID && u.Process == p.ID && u.Job == "" && (u.How == how || how == "elsewhere" && u.How == "cwd")
+		return u.Turn == x.ID && u.Process == p.ID && u.Job == "" && (u.How == how || hidden && u.How == "cwd")
 	}
-	if how == "elsewhere" || how == "exe" { // it is on its way there
+	if hidden || how == "exe" { // it is on its way there
 		eventually(t, "its use", func() bool { return !quiet(f[0]).Quiet })
 	}
 	for _, dir := range []string{f[0], f[0] + "/", f[0] + "/deep", filepath.Dir(f[0])} {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -111,8 +113,9 @@ func useHeadless(args []string) error {
 	return systest.EndMainThread()
 }
 
-// useElsewhere is DIR PLACE FILE: in a mount namespace of its own, where DIR is
-// mounted at PLACE, it has PLACE/FILE open.
+// useElsewhere is DIR PLACE FILE [HOW]: in a mount namespace of its own, where DIR is
+// mounted at PLACE, it has PLACE/FILE open. Then it unmounts that (detached), or
+// makes PLACE, or what is above it, its root (root, above).
 func useElsewhere(args []string) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return err
@@ -125,6 +128,24 @@ func useElsewhere(args []string) error {
 		return err
 	}
 	defer runtime.KeepAlive(f)
+	how := strings.Join(args[3:], "")
+	switch {
+	case strings.Contains(how, "map"):
+		b, merr := syscall.Mmap(int(f.Fd()), 0, 4096, syscall.PROT_READ, syscall.MAP_PRIVATE)
+		f.Close()
+		defer runtime.KeepAlive(b)
+		err = merr
+	case how == "root":
+		err = syscall.Chroot(args[1])
+	case how == "above":
+		err = syscall.Chroot(filepath.Dir(args[1]))
+	}
+	if err == nil && strings.Contains(how, "detached") {
+		err = syscall.Unmount(args[1], syscall.MNT_DETACH)
+	}
+	if err != nil {
+		return err
+	}
 	return ready()
 }
 

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"pinfold.dev/internal/sys"
@@ -74,4 +75,33 @@ func (p places) meets(name string, spots []spot) bool {
 func below(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/')
+}
+
+// has tells whether a mount is among them.
+func (p places) has(id uint64) bool {
+	return slices.ContainsFunc(p, func(m sys.MountEntry) bool { return m.ID == id })
+}
+
+// under are the places of a process whose root is that: mountinfo tells them from
+// there, /proc/pid/cwd and the like from the top of the mount namespace.
+func (p places) under(root string) places {
+	for i := range p {
+		p[i].Path = path.Join(root, p[i].Path)
+	}
+	return p
+}
+
+// device is one of a file system.
+type device struct{ major, minor uint32 }
+
+// devices are those that the spots, and the directory itself, are on.
+func devices(dir string, spots []spot) map[device]bool {
+	out := map[device]bool{}
+	for _, s := range spots {
+		out[device{s.major, s.minor}] = true
+	}
+	if _, major, minor, err := sys.MountAt(dir); err == nil { // mountinfo names another one for some file systems
+		out[device{major, minor}] = true
+	}
+	return out
 }

@@ -31,6 +31,7 @@ type Uses struct {
 	here  places // of our own mount namespace
 	mnt   uint64 // that
 	where []spot // of dir
+	on    map[device]bool
 	proc  bool
 }
 
@@ -54,6 +55,7 @@ func NewUses(dir string) (*Uses, error) {
 		return nil, fmt.Errorf("look who uses %s: %w", dir, err)
 	}
 	u.where = u.here.below(real)
+	u.on = devices(real, u.where)
 	return u, nil
 }
 
@@ -131,8 +133,12 @@ func (l *look) place(dir string) error {
 		l.names = l.here
 		return nil
 	}
-	l.names, err = readPlaces(dir)
-	return unreadable("mountinfo", err)
+	if l.names, err = readPlaces(dir); err != nil {
+		return unreadable("mountinfo", err)
+	}
+	root, err := os.Readlink(dir + "/root")
+	l.names = l.names.under(root)
+	return unreadable("root", err)
 }
 
 // thread looks at what a thread has, as far as it does not share it with the one
@@ -162,8 +168,23 @@ func (l *look) link(base, name, how string) error {
 	if err != nil {
 		return unreadable(name, err)
 	}
-	l.note(how, to)
-	return nil
+	if l.note(how, to) || !strings.HasPrefix(to, "/") {
+		return nil
+	}
+	return l.doubt(base+"/"+name, name)
+}
+
+// doubt is an error where a path means nothing: what it is on is mounted where
+// nobody can see it (any more), and is of a file system that the directory is on.
+func (l *look) doubt(link, what string) error {
+	id, major, minor, err := sys.MountAt(link)
+	if err != nil {
+		return unreadable(what, err)
+	}
+	if id == 0 || l.names.has(id) || !l.on[device{major, minor}] {
+		return nil
+	}
+	return fmt.Errorf("%s is on a mount that is not seen from here", what)
 }
 
 func (l *look) files(base string) error {
@@ -187,22 +208,44 @@ func (l *look) maps(base string) error {
 	if err != nil {
 		return unreadable("maps", err)
 	}
+	var errs []error
+	known := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
-		if at := strings.IndexByte(line, '/'); at >= 0 {
-			l.note("map", strings.ReplaceAll(strings.TrimSuffix(line[at:], "\n"), `\012`, "\n"))
+		at := strings.IndexByte(line, '/')
+		if at < 0 || known[line[at:]] {
+			continue
+		}
+		known[line[at:]] = true
+		if l.note("map", strings.ReplaceAll(strings.TrimSuffix(line[at:], "\n"), `\012`, "\n")) {
+			continue
+		}
+		if err := l.doubt(base+"/../../map_files/"+addresses(line), "map"); !errors.Is(err, fs.ErrPermission) { // they need CAP_SYS_ADMIN, see proc(5)
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// note keeps a use, if it is one.
-func (l *look) note(how, path string) {
-	if !strings.HasPrefix(path, "/") || len(l.uses) >= mostUses { // socket:[12], anon_inode:…, pipe:[12]
-		return
+// addresses are those of a line of maps as map_files has them: without leading
+// zeros.
+func addresses(line string) string {
+	from, rest, _ := strings.Cut(line, "-")
+	to, _, _ := strings.Cut(rest, " ")
+	short := func(s string) string { return strings.TrimLeft(s[:max(0, len(s)-1)], "0") + s[max(0, len(s)-1):] }
+	return short(from) + "-" + short(to)
+}
+
+// note keeps a use, and tells whether it is one.
+func (l *look) note(how, path string) bool {
+	if !strings.HasPrefix(path, "/") { // socket:[12], anon_inode:…, pipe:[12]
+		return false
 	}
 	real := strings.TrimSuffix(path, " (deleted)")
 	if !(l.same && below(real, l.dir)) && !l.names.meets(real, l.where) {
-		return
+		return false
+	}
+	if len(l.uses) >= mostUses {
+		return true
 	}
 	if l.known == nil {
 		l.known = map[Use]bool{}
@@ -211,6 +254,7 @@ func (l *look) note(how, path string) {
 		l.known[u] = true
 		l.uses = append(l.uses, u)
 	}
+	return true
 }
 
 // unreadable says what could not be read. What is gone is no error: a descriptor

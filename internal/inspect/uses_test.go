@@ -164,6 +164,34 @@ func TestUsesElsewhere(t *testing.T) {
 	}
 }
 
+// A process whose root is elsewhere, too, is seen; one that uses what is mounted
+// nowhere any more is not, and that is said, but of the file system only that it
+// is on.
+func TestUsesHidden(t *testing.T) {
+	systest.Root(t)
+	dir, beside := space(t)
+	other := t.TempDir()
+	if err := syscall.Mount("none", other, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(other, syscall.MNT_DETACH) })
+	for _, how := range []string{"", "root", "above", "detached", "map", "detached map"} {
+		cmd := suite.Command(t, "elsewhere", beside, filepath.Dir(dir)+"/mnt", "sub/file", how)
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		p := systest.Start(t, cmd)
+		p.Line(t)
+		uses, err := mustUses(t, beside).Of(t.Context(), handle(t, p.PID()))
+		hidden, elsewhere := strings.HasPrefix(how, "detached"), how == "root" || how == "above" // its program is out of its own sight then
+		if hidden != (len(uses) == 0) || (hidden || elsewhere) != (err != nil) {
+			t.Errorf("%q: %v (%v)", how, uses, err)
+		}
+		if uses, err := mustUses(t, other).Of(t.Context(), handle(t, p.PID())); len(uses) > 0 || err != nil {
+			t.Errorf("%q, of another file system: %v (%v)", how, uses, err)
+		}
+		p.End()
+	}
+}
+
 // What may not be looked at is said, not passed over.
 func TestUsesUnseen(t *testing.T) {
 	systest.Root(t)

@@ -113,6 +113,20 @@ func InoAt(dirfd int, name string) (uint64, error) {
 	return st.Ino, os.NewSyscallError("fstatat "+name, err)
 }
 
+// MountAt tells on which mount, by its number in mountinfo, and on which device the
+// file at a path is; links are followed, also those of /proc. Before Linux 5.8 the
+// number is 0.
+func MountAt(name string) (id uint64, major, minor uint32, err error) {
+	var st unix.Statx_t
+	err = ignoringEINTR(func() error {
+		return unix.Statx(unix.AT_FDCWD, name, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	})
+	if st.Mask&unix.STATX_MNT_ID != 0 {
+		id = st.Mnt_id
+	}
+	return id, st.Dev_major, st.Dev_minor, os.NewSyscallError("statx "+name, err)
+}
+
 // FsType is the magic number of the file system that an open file is on.
 func FsType(fd int) (int64, error) {
 	var st unix.Statfs_t

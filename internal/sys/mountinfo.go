@@ -10,6 +10,7 @@ import (
 
 // MountEntry is a line of /proc/self/mountinfo, proc(5).
 type MountEntry struct {
+	ID           uint64
 	Major, Minor uint32
 	Root         string // what of the file system is mounted
 	Path         string // where
@@ -29,11 +30,12 @@ func ParseMountinfo(b []byte) ([]MountEntry, error) {
 		major, minor, ok := strings.Cut(string(f[2]), ":")
 		x, err := strconv.ParseUint(major, 10, 32)
 		y, err2 := strconv.ParseUint(minor, 10, 32)
-		if !ok || err != nil || err2 != nil {
+		id, err3 := strconv.ParseUint(string(f[0]), 10, 64)
+		if !ok || err != nil || err2 != nil || err3 != nil {
 			return nil, ErrParse
 		}
 		out = append(out, MountEntry{
-			Major: uint32(x), Minor: uint32(y),
+			ID: id, Major: uint32(x), Minor: uint32(y),
 			Root: unescape(string(f[3])), Path: unescape(string(f[4])), FSType: unescape(string(g[0])),
 		})
 	}

@@ -83,7 +83,7 @@ func TestParseMountinfoRefuses(t *testing.T) {
 		}
 	}
 	got, err := ParseMountinfo([]byte(strange))
-	want := []MountEntry{{Minor: 26, Root: "/", Path: `/mnt/a b\c`, FSType: "cgroup2"}}
+	want := []MountEntry{{ID: 50, Minor: 26, Root: "/", Path: `/mnt/a b\c`, FSType: "cgroup2"}}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(err, d)
 	}

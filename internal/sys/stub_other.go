@@ -131,6 +131,11 @@ func Subdirs(fd int) ([]string, error) { return nil, nosys("getdents64") }
 // InoAt returns ENOSYS.
 func InoAt(dirfd int, name string) (uint64, error) { return 0, nosys("fstatat " + name) }
 
+// MountAt returns ENOSYS.
+func MountAt(name string) (id uint64, major, minor uint32, err error) {
+	return 0, 0, 0, nosys("statx " + name)
+}
+
 // FsType returns ENOSYS.
 func FsType(fd int) (int64, error) { return 0, nosys("fstatfs") }
 
