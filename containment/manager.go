@@ -51,8 +51,10 @@ type Manager struct {
 	unread  map[string]error
 	partial bool
 	outputs retention
-	wg      sync.WaitGroup // endings, watches and archiving under way
-	stop    chan struct{}  // closed by Close: watches stop, turns stay
+	// unshelved are turns that wait for the history.
+	unshelved shelf
+	wg        sync.WaitGroup // endings, watches and archiving under way
+	stop      chan struct{}  // closed by Close: watches stop, turns stay
 }
 
 // New returns a Manager without turns; call Recover before serving.
@@ -83,6 +85,7 @@ func New(cfg Config) *Manager {
 // endings that are under way until ctx is over.
 func (m *Manager) Close(ctx context.Context) error {
 	close(m.stop)
+	m.unshelved.stop()
 	done := make(chan struct{})
 	go func() { m.wg.Wait(); close(done) }()
 	var err error

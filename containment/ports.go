@@ -238,6 +238,10 @@ type BadRecord struct {
 
 func (e *BadRecord) Error() string { return "record of turn " + e.Turn + ": " + e.Err.Error() }
 
+// ErrNewer tells that a record is of a newer version of the service, which alone
+// knows what it says.
+var ErrNewer = errors.New("it is of a newer version of the service")
+
 // Unwrap returns the cause.
 func (e *BadRecord) Unwrap() error { return e.Err }
 

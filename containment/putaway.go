@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"pinfold.dev/internal/fault"
@@ -49,15 +50,29 @@ func remove(h Hold) error {
 	return h.Remove(ctx)
 }
 
-// archive moves an ended turn into the history and out of memory.
+// archive moves an ended turn into the history and out of memory. What cannot
+// be moved now is tried again.
 func (m *Manager) archive(t *turn) {
 	m.outputsOver(t)
 	m.toldAll(t)
+	if err := m.shelve(t, false); err != nil {
+		m.log.Error("move an ended turn to the history; it stays in memory and in the runtime directory, and is moved later", "turn", t.id, "error", err)
+		m.later(t)
+	}
+}
+
+// shelve is the move itself; again has the record written anew before, in case
+// that is what cannot be read.
+func (m *Manager) shelve(t *turn, again bool) error {
+	if again {
+		if err := m.save(t); err != nil {
+			return err
+		}
+	}
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
 	if err := m.cfg.Records.Archive(t.id); err != nil {
-		m.log.Error("move an ended turn to the history; it stays in memory and in the runtime directory", "turn", t.id, "error", err)
-		return
+		return err
 	}
 	fault.Point("putaway.archived")
 	t.archived = true
@@ -65,6 +80,78 @@ func (m *Manager) archive(t *turn) {
 	m.toldNoMore(t)
 	if len(t.procs) >= manyProcs {
 		time.AfterFunc(answered, giveBack)
+	}
+	return nil
+}
+
+// shelf has the turns that could not be moved to the history yet.
+type shelf struct {
+	mu    sync.Mutex
+	turns []*turn
+	timer *time.Timer
+	wait  time.Duration
+}
+
+// How often it is tried again, and how many failures end a try: where the disk
+// is full, the next one fails as well.
+const (
+	shelfWait    = time.Second
+	shelfLongest = time.Minute
+	shelfTries   = 8
+)
+
+func (m *Manager) later(t *turn) {
+	s := &m.unshelved
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turns = append(s.turns, t)
+	if s.timer == nil {
+		s.wait = shelfWait
+		s.timer = time.AfterFunc(s.wait, m.shelveAgain)
+	}
+}
+
+// shelveAgain tries all, until too many fail. Those go behind the others.
+func (m *Manager) shelveAgain() {
+	s := &m.unshelved
+	s.mu.Lock()
+	todo := s.turns
+	s.turns = nil
+	s.mu.Unlock()
+	var failed []*turn
+	for len(todo) > 0 && len(failed) < shelfTries && !m.stopped() {
+		if err := m.shelve(todo[0], true); err != nil {
+			failed = append(failed, todo[0])
+		}
+		todo = todo[1:]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turns = append(append(s.turns, todo...), failed...)
+	s.timer = nil
+	if len(s.turns) == 0 || m.stopped() {
+		return
+	}
+	if s.wait = min(2*s.wait, shelfLongest); len(failed) == 0 {
+		s.wait = shelfWait
+	}
+	s.timer = time.AfterFunc(s.wait, m.shelveAgain)
+}
+
+func (s *shelf) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+func (m *Manager) stopped() bool {
+	select {
+	case <-m.stop:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -41,7 +41,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 
 func (m *Manager) recoverOne(ctx context.Context, r Record) error {
 	if r.Schema > RecordSchema {
-		err := fmt.Errorf("its record has schema %d, this service knows %d: left alone", r.Schema, RecordSchema)
+		err := fmt.Errorf("its record has schema %d, this service knows %d: left alone: %w", r.Schema, RecordSchema, ErrNewer)
 		m.unread[r.Turn.ID] = err
 		return err
 	}

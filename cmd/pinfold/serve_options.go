@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/store"
 	"pinfold.dev/systemd"
 )
 
@@ -28,7 +30,8 @@ type serveOptions struct {
 	Bound        time.Duration // how long a kill may take
 	Retention    time.Duration // of output that nobody acknowledged
 	OutputRoom   int64         // what all kept output may take
-	AdminGroup   string        // empty: none
+	History      store.Keep
+	AdminGroup   string // empty: none
 	Version      string
 	Log          *slog.Logger
 	log          *behind   // what Log writes to
@@ -44,6 +47,8 @@ type serveFlags struct {
 	runtimeDir, stateDir, grade, cgroupParent, init string
 	grace, bound, adminGroup, logFormat, logLevel   string
 	outputRetention, outputRoom                     string
+	historyAge, historySize                         string
+	historyCount                                    string
 }
 
 func (f *serveFlags) register(fs *pflag.FlagSet) {
@@ -56,6 +61,9 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bound, "bound", "10s", "how long a kill may take before the turn is called unkillable")
 	fs.StringVar(&f.outputRetention, "output-retention", "1h", "how long kept output of a turn that is over stays, unless it is acknowledged")
 	fs.StringVar(&f.outputRoom, "output-room", "4G", "disk space for all kept output; the oldest of what has ended goes first")
+	fs.StringVar(&f.historyAge, "history-age", "720h", "how long turns that are over stay in the history")
+	fs.StringVar(&f.historyCount, "history-count", "10000", "how many of them; the oldest go first")
+	fs.StringVar(&f.historySize, "history-size", "256M", "what their records may take on disk")
 	fs.StringVar(&f.adminGroup, "admin-group", "", "members of this group may see and end every turn, like root")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json, to stderr")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -119,8 +127,25 @@ func (f *serveFlags) options(source map[string]string, socket string, dirs defau
 	if o.OutputRoom, err = parseBytes(f.outputRoom); err != nil || o.OutputRoom == 0 {
 		return o, fmt.Errorf("%s: %q is not a size above 0, such as 4G", source["output-room"], f.outputRoom)
 	}
+	if o.History, err = f.history(source); err != nil {
+		return o, err
+	}
 	o.Log, o.log, err = newLog(logTo, f.logFormat, f.logLevel, source)
 	return o, err
+}
+
+// history checks what bounds the history.
+func (f *serveFlags) history(source map[string]string) (k store.Keep, err error) {
+	if k.Age, err = parseDuration(f.historyAge); err != nil || k.Age == 0 {
+		return k, fmt.Errorf("%s: %q is not a time above 0, such as 720h", source["history-age"], f.historyAge)
+	}
+	if k.Count, err = strconv.Atoi(f.historyCount); err != nil || k.Count < 1 {
+		return k, fmt.Errorf("%s: %q is not a number above 0", source["history-count"], f.historyCount)
+	}
+	if k.Size, err = parseBytes(f.historySize); err != nil || k.Size == 0 {
+		return k, fmt.Errorf("%s: %q is not a size above 0, such as 256M", source["history-size"], f.historySize)
+	}
+	return k, nil
 }
 
 // parseGrade takes the grades that this version can hold turns at.

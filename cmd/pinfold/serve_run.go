@@ -38,7 +38,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	st, err := store.Open(o.RuntimeDir, o.StateDir)
+	st, err := store.Open(o.RuntimeDir, o.StateDir, o.History)
 	if err != nil {
 		return err
 	}

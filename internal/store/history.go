@@ -1,110 +1,64 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"sync/atomic"
-	"syscall"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"pinfold.dev/containment"
 )
 
-// keptTurns bounds the history; the oldest go first.
-const keptTurns = 10_000
-
-// The buckets: records by turn id, and turn ids by time of their ending, so
-// that the newest and the oldest are found without reading all.
+// The buckets: records by turn id; the records' sizes by time of their last
+// saving, so that the newest and the oldest are found without reading all; and
+// what is to be known of the file.
 var (
-	byTurn = []byte("turns")
-	byTime = []byte("by_time")
+	byTurn  = []byte("turns")
+	byTime  = []byte("by_time")
+	about   = []byte("about")
+	version = []byte("schema")
 )
 
+// historySchema is the version of the file's format.
+const historySchema = 1
+
+// history is the file of turns that are over. What a service holds must be
+// endable without it, so a file that cannot be used is an error of those who
+// use it, not of who opens the store.
 type history struct {
-	db   *bbolt.DB // nil: it could not even be read
-	why  error     // nothing can be written
-	keep int
-	puts atomic.Uint64
+	path string
+	keep Keep
+
+	mu     sync.RWMutex // held for writing while db is replaced
+	db     *bbolt.DB    // nil: it cannot even be read
+	why    error        // nothing can be written; nil: all is well
+	note   string
+	closed bool
+
+	queueMu sync.Mutex
+	queue   []*entry
+	writing sync.Mutex
+	puts    int         // below writing, since the bounds were looked at
+	timer   *time.Timer // below writing: of what is too old
 }
 
-// trimEvery is how many turns are added between looks at the bound: counting
-// the keys reads the whole index.
-const trimEvery = 64
-
-// lockWait is how long to wait for another service to let go of the file.
-const lockWait = 3 * time.Second
-
-// openHistory opens the file. What a service holds must be endable without it:
-// where nothing can be written it is read, if there is one, and every put fails;
-// one that is damaged is set aside. The note says so.
-func openHistory(path string) (h *history, note string, err error) {
-	h, err = openWritable(path)
-	switch {
-	case errors.Is(err, syscall.EROFS):
-		h = &history{keep: keptTurns, why: err}
-		if db, rerr := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true}); rerr == nil {
-			h.db = db
-		}
-		return h, "the history cannot be written: turns that end stay in the runtime directory", nil
-	case errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum):
-		aside := fmt.Sprintf("%s.damaged-%d", path, time.Now().Unix())
-		if rerr := os.Rename(path, aside); rerr != nil {
-			return nil, "", errors.Join(err, rerr)
-		}
-		note = fmt.Sprintf("the history was damaged (%v); it begins anew, the old one is %s", err, aside)
-		h, err = openWritable(path)
-	}
-	return h, note, err
+// entry is a turn on its way into the file.
+type entry struct {
+	id   string
+	when []byte
+	data []byte
+	done bool // below writing
+	err  error
 }
 
-func openWritable(path string) (*history, error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("open history %s: another service has it open", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open history %s: %w", path, err)
-	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{byTurn, byTime} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		db.Close()
-		return nil, fmt.Errorf("prepare history %s: %w", path, err)
-	}
-	return &history{db: db, keep: keptTurns}, nil
-}
-
-func (h *history) close() error {
-	if h.db == nil {
-		return nil
-	}
-	return h.db.Close()
-}
-
-// view reads, what there is.
-func (h *history) view(f func(turns, times *bbolt.Bucket) error) error {
-	if h.db == nil {
-		return nil
-	}
-	return h.db.View(func(tx *bbolt.Tx) error {
-		turns, times := tx.Bucket(byTurn), tx.Bucket(byTime)
-		if turns == nil || times == nil {
-			return nil
-		}
-		return f(turns, times)
-	})
+func (h *history) told() string {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.note
 }
 
 // timeKey orders by the time the record was last saved, then by id.
@@ -113,57 +67,117 @@ func timeKey(r containment.Record) []byte {
 	return append(k, r.Turn.ID...)
 }
 
+// put writes a turn. Many at once share one transaction: whoever is first writes
+// for those who have come meanwhile.
 func (h *history) put(r containment.Record) error {
-	b, err := json.Marshal(r)
+	b, err := seal(r)
 	if err != nil {
-		return fmt.Errorf("encode history: %w", err)
+		return err
 	}
-	if h.why != nil {
-		return fmt.Errorf("write history: %w", h.why)
+	e := &entry{id: r.Turn.ID, when: timeKey(r), data: b}
+	h.queueMu.Lock()
+	h.queue = append(h.queue, e)
+	h.queueMu.Unlock()
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	if !e.done {
+		h.writeQueue()
 	}
-	look := h.puts.Add(1)%trimEvery == 0
-	err = h.db.Batch(func(tx *bbolt.Tx) error { // many endings at once share one sync
-		turns, times := tx.Bucket(byTurn), tx.Bucket(byTime)
-		if old := turns.Get([]byte(r.Turn.ID)); old != nil {
-			var was containment.Record
-			if json.Unmarshal(old, &was) == nil {
-				if err := times.Delete(timeKey(was)); err != nil {
-					return err
-				}
-			}
-		}
-		if err := turns.Put([]byte(r.Turn.ID), b); err != nil {
-			return err
-		}
-		if err := times.Put(timeKey(r), nil); err != nil {
-			return err
-		}
-		if !look {
-			return nil
-		}
-		return h.trim(turns, times)
-	})
-	if err != nil {
-		return fmt.Errorf("write history: %w", err)
-	}
-	return nil
+	return e.err
 }
 
-// trim drops the oldest turns above the bound.
-func (h *history) trim(turns, times *bbolt.Bucket) error {
-	for n := times.Stats().KeyN; n > h.keep; n-- {
-		k, _ := times.Cursor().First()
-		if k == nil {
-			return nil
+// writeQueue writes all that wait; writing is held.
+func (h *history) writeQueue() {
+	h.queueMu.Lock()
+	batch := h.queue
+	h.queue = nil
+	h.queueMu.Unlock()
+	err := h.update(func(turns, times *bbolt.Bucket) error {
+		for _, e := range batch {
+			if err := e.write(turns, times); err != nil {
+				return err
+			}
 		}
-		if err := turns.Delete(k[8:]); err != nil {
-			return err
+		return nil
+	}, func(turns, _ *bbolt.Bucket) error {
+		for _, e := range batch {
+			if !bytes.Equal(turns.Get([]byte(e.id)), e.data) {
+				return fmt.Errorf("%w: what was written is not there", errDamaged)
+			}
 		}
-		if err := times.Delete(k); err != nil {
-			return err
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("write history: %w", err)
+	}
+	for _, e := range batch {
+		e.done, e.err = true, err
+	}
+	if h.puts += len(batch); err == nil && (h.puts >= trimEvery || h.timer == nil) {
+		h.puts = 0
+		h.trim()
+	}
+}
+
+func (e *entry) write(turns, times *bbolt.Bucket) error {
+	if old := turns.Get([]byte(e.id)); old != nil {
+		var was containment.Record
+		if unseal(old, &was) == nil {
+			if err := times.Delete(timeKey(was)); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	if err := turns.Put([]byte(e.id), e.data); err != nil {
+		return err
+	}
+	return times.Put(e.when, binary.BigEndian.AppendUint64(nil, uint64(len(e.data))))
+}
+
+// update writes, and sees whether that is there; writing is held. A file that
+// turns out to be damaged is replaced: the next one who writes has a new one.
+func (h *history) update(f, see func(turns, times *bbolt.Bucket) error) error {
+	if err := h.revive(); err != nil {
+		return err
+	}
+	h.mu.RLock()
+	err := guarded(func() error {
+		return h.db.Update(func(tx *bbolt.Tx) error {
+			turns, times := tx.Bucket(byTurn), tx.Bucket(byTime)
+			if turns == nil || times == nil {
+				return fmt.Errorf("%w: it has no turns", errDamaged)
+			}
+			return f(turns, times)
+		})
+	})
+	h.mu.RUnlock()
+	if err == nil {
+		err = h.view(see)
+	}
+	if errors.Is(err, errDamaged) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		err = errors.Join(err, h.setAside(err))
+	}
+	return err
+}
+
+// view reads, what there is.
+func (h *history) view(f func(turns, times *bbolt.Bucket) error) error {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if h.db == nil {
+		return nil
+	}
+	return guarded(func() error {
+		return h.db.View(func(tx *bbolt.Tx) error {
+			turns, times := tx.Bucket(byTurn), tx.Bucket(byTime)
+			if turns == nil || times == nil {
+				return nil
+			}
+			return f(turns, times)
+		})
+	})
 }
 
 func (h *history) get(turn string) (r containment.Record, ok bool, err error) {
@@ -173,7 +187,7 @@ func (h *history) get(turn string) (r containment.Record, ok bool, err error) {
 			return nil
 		}
 		ok = true
-		return json.Unmarshal(b, &r)
+		return readEntry(b, &r)
 	})
 	if err != nil {
 		return r, false, fmt.Errorf("read history of turn %s: %w", turn, err)
@@ -181,12 +195,23 @@ func (h *history) get(turn string) (r containment.Record, ok bool, err error) {
 	return r, ok, nil
 }
 
+// readEntry reads what the history has of a turn.
+func readEntry(b []byte, r *containment.Record) error {
+	if err := unseal(b, r); err != nil {
+		return err
+	}
+	if r.Schema > containment.RecordSchema {
+		return fmt.Errorf("it has schema %d, this service knows %d: %w", r.Schema, containment.RecordSchema, containment.ErrNewer)
+	}
+	return nil
+}
+
 func (h *history) list(owner *uint32, limit int) (out []containment.Record, err error) {
 	err = h.view(func(turns, times *bbolt.Bucket) error {
 		c := times.Cursor()
 		for k, _ := c.Last(); k != nil && len(out) < limit; k, _ = c.Prev() {
 			var r containment.Record
-			if json.Unmarshal(turns.Get(k[8:]), &r) != nil {
+			if len(k) < 8 || readEntry(turns.Get(k[8:]), &r) != nil || string(timeKey(r)) != string(k) {
 				continue // one bad entry hides no other
 			}
 			if owner == nil || *owner == r.Turn.Owner {
@@ -199,4 +224,26 @@ func (h *history) list(owner *uint32, limit int) (out []containment.Record, err 
 		return nil, fmt.Errorf("read history: %w", err)
 	}
 	return out, nil
+}
+
+func (h *history) close() error {
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	return h.closeFile()
+}
+
+// closeFile closes what is open; mu is held.
+func (h *history) closeFile() error {
+	if h.db == nil {
+		return nil
+	}
+	db := h.db
+	h.db = nil
+	return guarded(db.Close)
 }

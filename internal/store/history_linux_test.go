@@ -29,7 +29,7 @@ func TestReadOnlyHistory(t *testing.T) {
 		if err := syscall.Mount("none", state, "", syscall.MS_REMOUNT|flags, ""); err != nil {
 			t.Fatal(err)
 		}
-		s, err := Open(filepath.Join(dir, "run"), state)
+		s, err := Open(filepath.Join(dir, "run"), state, Keep{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestDamagedHistory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, "history.db"), []byte(damaged), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(filepath.Join(dir, "run"), state)
+	s, err := Open(filepath.Join(dir, "run"), state, Keep{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,9 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,27 +26,26 @@ var turnID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 type Store struct {
 	turns string // runtime directory + "/turns"
 	hist  *history
-	note  string
 }
 
 // Open opens, and where needed makes, the directories (0700). It fails when
-// either belongs to somebody else.
-func Open(runtimeDir, stateDir string) (*Store, error) {
+// either belongs to somebody else, or another service has the history open.
+func Open(runtimeDir, stateDir string, keep Keep) (*Store, error) {
 	turns := filepath.Join(runtimeDir, "turns")
 	for _, d := range []string{turns, stateDir} {
 		if err := ownDir(d); err != nil {
 			return nil, err
 		}
 	}
-	h, note, err := openHistory(filepath.Join(stateDir, "history.db"))
+	h, err := openHistory(filepath.Join(stateDir, "history.db"), keep)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{turns: turns, hist: h, note: note}, nil
+	return &Store{turns: turns, hist: h}, nil
 }
 
 // Note says, for people, what is wrong with the history; blank: nothing.
-func (s *Store) Note() string { return s.note }
+func (s *Store) Note() string { return s.hist.told() }
 
 // ownDir makes dir, or checks that it is ours and nobody else can write it.
 func ownDir(dir string) error {
@@ -80,9 +79,9 @@ func (s *Store) Save(r containment.Record) error {
 	if !turnID.MatchString(r.Turn.ID) {
 		return fmt.Errorf("save record: turn id %q is malformed", r.Turn.ID)
 	}
-	b, err := json.Marshal(r)
+	b, err := seal(r)
 	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
+		return err
 	}
 	path := filepath.Join(s.Dir(r.Turn.ID), "record.json")
 	err = replaceFile(path, b)
@@ -196,7 +195,11 @@ func (s *Store) read(turn string) (containment.Record, error) {
 	case fi.Size() > maxRecord:
 		return r, fmt.Errorf("read record %s: %d bytes is too much", path, fi.Size())
 	}
-	if err := json.NewDecoder(f).Decode(&r); err != nil {
+	b := make([]byte, fi.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
+		return r, fmt.Errorf("read record %s: %w", path, err)
+	}
+	if err := unseal(b, &r); err != nil {
 		return r, fmt.Errorf("read record %s: %w", path, err)
 	}
 	if r.Turn.ID != turn {

@@ -15,7 +15,7 @@ import (
 func open(t *testing.T) (*Store, string) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := Open(filepath.Join(dir, "run"), filepath.Join(dir, "state"))
+	s, err := Open(filepath.Join(dir, "run"), filepath.Join(dir, "state"), Keep{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func open(t *testing.T) (*Store, string) {
 
 func record(n int, owner uint32) containment.Record {
 	id := fmt.Sprintf("%016x", n)
-	return containment.Record{Schema: 1, Boot: "b", SavedAt: time.Unix(int64(n), 0),
+	return containment.Record{Schema: 1, Boot: "b", SavedAt: time.Now().Add(time.Duration(n)*time.Second - time.Hour),
 		Turn:    api.Turn{ID: id, Owner: owner, State: api.StateAbandoned},
 		Receipt: &api.Receipt{Turn: id}}
 }
@@ -95,7 +95,7 @@ func TestArchiveMovesToHistory(t *testing.T) {
 
 func TestHistoryIsBounded(t *testing.T) {
 	s, _ := open(t)
-	s.hist.keep = 10
+	s.hist.keep.Count = 10
 	for i := range 3 * trimEvery {
 		if err := s.hist.put(record(i, 0)); err != nil {
 			t.Fatal(err)
@@ -122,7 +122,7 @@ func TestForeignDirectoriesAreRefused(t *testing.T) {
 	if err := os.Chmod(filepath.Join(run, "turns"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(run, filepath.Join(dir, "state")); err == nil || !strings.Contains(err.Error(), "others may write") {
+	if _, err := Open(run, filepath.Join(dir, "state"), Keep{}); err == nil || !strings.Contains(err.Error(), "others may write") {
 		t.Errorf("a world-writable directory was taken: %v", err)
 	}
 }
@@ -132,12 +132,12 @@ func TestSecondServiceIsRefused(t *testing.T) {
 		t.Skip("waits for the lock")
 	}
 	dir := t.TempDir()
-	s, err := Open(filepath.Join(dir, "a"), filepath.Join(dir, "state"))
+	s, err := Open(filepath.Join(dir, "a"), filepath.Join(dir, "state"), Keep{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := Open(filepath.Join(dir, "b"), filepath.Join(dir, "state")); err == nil || !strings.Contains(err.Error(), "another service") {
+	if _, err := Open(filepath.Join(dir, "b"), filepath.Join(dir, "state"), Keep{}); err == nil || !strings.Contains(err.Error(), "another service") {
 		t.Errorf("two services share a history: %v", err)
 	}
 }
