@@ -95,7 +95,9 @@ func TestEndOneProcess(t *testing.T) {
 			t.Errorf("%+v (%v)", a, err)
 		}
 		stopped(t, h[:2]...)
-		plan, err = s.EndProcess(t.Context(), x.ID, q.ID, api.EndProcessRequest{DryRun: true, DescendantsOnly: true})
+		if plan, err = s.EndProcess(t.Context(), x.ID, q.ID, api.EndProcessRequest{DryRun: true, DescendantsOnly: true}); err != nil || len(plan.Targets) != 2 {
+			t.Errorf("a rehearsal: %+v (%v)", plan, err)
+		}
 		for _, g := range plan.Targets {
 			if (g.Would == "kept") != (g.PID == q.PID) {
 				t.Errorf("a rehearsal of what spares %d: %+v", q.PID, g)
