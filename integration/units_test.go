@@ -2,7 +2,6 @@ package integration
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -229,7 +228,12 @@ func (u *unit) pid() int {
 // kept waits until systemd keeps so many descriptors for the service.
 func (u *unit) kept(want int) {
 	u.t.Helper()
-	u.soon(fmt.Sprintf("%d descriptors are kept", want), func() bool { return u.show("NFileDescriptorStore") == strconv.Itoa(want) })
+	got := ""
+	for end := time.Now().Add(20 * time.Second); got != strconv.Itoa(want); time.Sleep(20 * time.Millisecond) {
+		if got = u.show("NFileDescriptorStore"); time.Now().After(end) {
+			u.t.Fatalf("systemd keeps %s descriptors, not %d", got, want)
+		}
+	}
 }
 
 // kill ends the service, and nothing else, by SIGKILL.
