@@ -396,6 +396,22 @@ func (s *stage) endTurn() {
 	systest.Until(s.t, "the removal of "+path, func() bool { _, err := os.Stat(path); return errors.Is(err, os.ErrNotExist) })
 }
 
-// oldKernel tells one that does not say how somebody else's child ended (before
-// Linux 6.15; seen by a feature of 6.9).
-func oldKernel(id api.Identity) bool { return id.Ino == 0 }
+// oldKernel tells one that does not say how a process ended that somebody else
+// has reaped (before Linux 6.15), by asking for one.
+func oldKernel(t *testing.T) bool {
+	t.Helper()
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h, err := pidfd.Open(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.ExitStatus()
+	return err != nil
+}

@@ -77,7 +77,7 @@ func TestEject(t *testing.T) {
 		t.Errorf("signal the job: %s, %v", v, err)
 	}
 	if st := s.exit("j1"); (st.State != api.ProcessSignaled || st.Signal != "SIGTERM") &&
-		!(oldKernel(told.Identity) && st.State == api.ProcessLost) {
+		!(oldKernel(t) && st.State == api.ProcessLost) {
 		t.Errorf("it ended as %+v", st)
 	}
 	if n, err := s.JobAlive("j1"); n != 2 || err != nil { // it lingers
