@@ -321,6 +321,7 @@ func (x *hold) undo() {
 		x.host.log.Warn("end the keeper of a turn that did not begin", "turn", x.turn, "error", err)
 	}
 	x.remove(ctx)
+	x.forgetHandles()
 	x.Close()
 	os.RemoveAll(x.facts.Dir)
 	fault.Point("undo.done")

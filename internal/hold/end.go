@@ -262,6 +262,7 @@ func (x *hold) Remove(ctx context.Context) error {
 		return err
 	}
 	fault.Point("rmdir.done")
+	x.forgetHandles()
 	for _, f := range []string{"keeper.sock", "keeper.log"} { // the journal goes with the record
 		os.Remove(filepath.Join(x.facts.Dir, f))
 	}

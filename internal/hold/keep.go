@@ -73,6 +73,15 @@ func (x *hold) keepHandle(process string, p *pidfd.Handle) {
 // forgetHandle is for a launch whose end is known, or will never be.
 func (x *hold) forgetHandle(process string) { x.host.forgetKept(keptName(x.turn, process)) }
 
+// forgetHandles is for a turn of which nothing is left.
+func (x *hold) forgetHandles() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, id := range x.order {
+		x.forgetHandle(id)
+	}
+}
+
 func (h *Host) forgetKept(name string) {
 	h.mu.Lock()
 	fd, ok := h.kept[name]
