@@ -23,7 +23,9 @@ func TestServiceInBeds(t *testing.T) {
 	for _, bed := range []struct{ name, root string }{{"host", ""}, {"trixie", "trixie"}} {
 		for _, tests := range []string{"^Test(KeptHandles|StrangersKept)There$", "^TestRestartUnderLoadThere$", "^TestFaults.*There$"} {
 			t.Run(bed.name+"/"+tests, func(t *testing.T) {
-				InNamespaceBed(t, bed.root, BedOptions{Bed: "service", Bin: true, Env: shippedUnits(t, ""), Timeout: 3 * time.Minute}, tests)
+				o := shippedUnits("service", "")
+				o.Timeout = 3 * time.Minute
+				InNamespaceBed(t, bed.root, o, tests)
 			})
 		}
 	}

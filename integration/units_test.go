@@ -21,25 +21,19 @@ func TestUnitsInBeds(t *testing.T) {
 	needRoot(t)
 	for _, user := range []string{"", "bed"} {
 		t.Run("as "+user, func(t *testing.T) {
-			InNamespaceBed(t, "", BedOptions{Bed: "unit", User: user, Bin: true, Env: shippedUnits(t, user)}, "^Test(Unit|SocketUnit|StopTurns)There$")
+			InNamespaceBed(t, "", shippedUnits("unit", user), "^Test(Unit|SocketUnit|StopTurns)There$")
 		})
 	}
 }
 
-// shippedUnits puts the units where a bed can read them, and tells it where.
-func shippedUnits(t *testing.T, user string) []string {
-	t.Helper()
-	kind := "system"
+// shippedUnits are the options of a bed whose tests install the units: the
+// system's, or a user's.
+func shippedUnits(bed, user string) BedOptions {
+	dir := "packaging/systemd/system"
 	if user != "" {
-		kind = "user"
+		dir = "packaging/systemd/user"
 	}
-	dir := stage(t)
-	for _, name := range []string{"pinfold.service", "pinfold.socket"} {
-		if err := os.Chmod(stageFile(t, dir, "../packaging/systemd/"+kind+"/"+name), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return []string{"PINFOLD_UNITS=" + dir}
+	return BedOptions{Bed: bed, User: user, Bin: true, Tree: []string{dir}, Env: []string{"PINFOLD_UNITS=" + dir}}
 }
 
 func TestUnitThere(t *testing.T) {
