@@ -30,6 +30,149 @@ export interface Status {
   ended_by?: string;
 }
 
+export type Activity = 'touch' | 'output' | 'cpu' | 'io';
+export type Fate = 'end' | 'keep';
+export type Policy = Partial<Record<Reason, { processes?: Fate; jobs?: Fate }>>;
+
+export interface Clock {
+  name: 'wall' | 'lease' | 'idle' | 'client' | 'leftovers' | 'job';
+  limit_ms: number;
+  left_ms: number;
+  running: boolean;
+  due_at?: string;
+}
+
+export interface Target {
+  pid: number;
+  process?: string;
+  job?: string;
+  comm?: string;
+  argv?: string[];
+  age_ms: number;
+  rss_bytes: number;
+  verdict: Verdict;
+  evidence: string;
+  would: 'signalled' | 'kept' | 'refused';
+  why?: string;
+}
+
+/** A process of a turn that listens on a socket which others use. */
+export interface Server {
+  pid: number;
+  process?: string;
+  comm?: string;
+  /** unix:/path, tcp:127.0.0.1:80 */
+  socket: string;
+  clients: Member[];
+}
+
+export interface Plan {
+  turn: string;
+  state: TurnState;
+  reason: Reason;
+  grace_ms: number;
+  targets: Target[];
+  servers: Server[];
+  notes?: string[];
+  [more: string]: unknown;
+}
+
+export interface Why {
+  turn: string;
+  state: TurnState;
+  epoch: number;
+  because: string[];
+  clocks: Clock[];
+  ends: Array<{ reason: Reason; when: string; at?: string }>;
+  targets: Target[];
+  servers: Server[];
+  jobs: string[];
+  [more: string]: unknown;
+}
+
+export interface JobInfo {
+  id: string;
+  name?: string;
+  labels?: Record<string, string>;
+  session?: string;
+  owner: number;
+  state: 'running' | 'lingering' | 'ended';
+  origin: 'started' | 'promoted' | 'ejected';
+  turn: string;
+  process: string;
+  listed?: string;
+  pid: number;
+  argv: string[];
+  cwd?: string;
+  status: Status;
+  created_at: string;
+  started_at: string;
+  ended_at?: string;
+  reason?: Reason;
+  clocks?: Clock[];
+  alive: number;
+  output?: Partial<Record<StreamName, StreamStatus>>;
+  [more: string]: unknown;
+}
+
+export interface EndedProcess {
+  turn: string;
+  process: string;
+  status: Status;
+  ended: number;
+  complete: boolean;
+  survivors: Array<Record<string, unknown>>;
+  targets?: Target[];
+}
+
+export interface Abandoned {
+  receipts: Receipt[];
+  plans?: Plan[];
+  jobs?: JobInfo[];
+  refused: Array<{ id: string; error: { code: string; message: string; [more: string]: unknown } }>;
+}
+
+export interface Quiet {
+  path: string;
+  quiet: boolean;
+  uses: Array<{ turn: string; job?: string; process?: string; pid: number; comm?: string; how: 'cwd' | 'root' | 'exe' | 'open' | 'map'; path: string }>;
+  unseen: string[];
+}
+
+export type EventKind =
+  | 'begun' | 'launch' | 'exit' | 'oom' | 'limit' | 'degraded' | 'frozen' | 'thawed' | 'taken' | 'client_gone' | 'ending' | 'ended'
+  | 'unkillable' | 'resolved' | 'leftover' | 'outside' | 'job' | 'gap';
+
+export interface TurnEvent {
+  seq: number;
+  at: string;
+  kind: EventKind;
+  owner: number;
+  turn?: string;
+  epoch?: number;
+  session?: string;
+  process?: string;
+  job?: string;
+  state?: TurnState;
+  reason?: Reason;
+  status?: Status;
+  /** The turn was being ended, or had ended: nothing that waits for it is to be woken. */
+  stopped?: boolean;
+  message?: string;
+}
+
+export interface EventsOptions {
+  /** Begin after this number; -1: what happens from now on. */
+  after?: number;
+  /** Begin after what it has acknowledged. */
+  consumer?: string;
+  turn?: string;
+  session?: string;
+  kinds?: Iterable<EventKind>;
+  follow?: boolean;
+  signal?: AbortSignal;
+}
+
 export interface StreamStatus {
   bytes_total: number;
   bytes_dropped: number;
@@ -146,6 +289,49 @@ export interface BeginOptions {
   grace?: number;
   outputMax?: number;
   onOutputMax?: 'drop' | 'stop';
+  /** Ends it when it is older. */
+  wall?: number;
+  /** Ends it when touch() has not renewed it for so long. */
+  lease?: number;
+  /** Ends it when nothing of idleBy was seen for so long. */
+  idle?: number;
+  /** Default: all. */
+  idleBy?: readonly Activity[];
+  /** What makes us its client: that this process lives, or that hold() holds it. */
+  bind?: 'none' | 'process' | 'connection';
+  /** How long the client may be gone. */
+  window?: number;
+  onClientGone?: 'abandon' | 'detach';
+  /** What differs from Client.policy(). */
+  policy?: Policy;
+  /** How long what it left running is kept. */
+  leftoversMax?: number;
+  /** Ends the open turns of the same session. */
+  supersede?: boolean;
+  /** The same request with the same key begins one turn while that is open. Default: a key of its own. */
+  idempotencyKey?: string;
+}
+
+export interface JobOptions extends Omit<SpawnOptions, 'signal' | 'timeout' | 'killSignal' | 'idempotencyKey' | 'drain' | 'acknowledge'> {
+  /** For people. */
+  name?: string;
+  session?: string;
+  jobLabels?: Record<string, string>;
+  limits?: Limits;
+  /** Ends it when it is older. */
+  max?: number;
+  /** Between TERM and KILL when it is stopped. */
+  grace?: number;
+}
+
+export interface PromoteOptions {
+  /** Only this descendant, with its own. */
+  pid?: number;
+  name?: string;
+  /** Default: the turn's. */
+  session?: string;
+  labels?: Record<string, string>;
+  max?: number;
 }
 
 export function defaultSocket(): string;
@@ -161,7 +347,60 @@ export class Client {
   host(): Promise<Record<string, unknown>>;
   receipt(turn: string): Promise<Receipt>;
   receipts(limit?: number): Promise<Receipt[]>;
+  policy(): Promise<Required<Policy>>;
+  /** Exactly one of turns, session, labels and owner says which; a blank one is refused. */
+  abandon(options: {
+    turns?: readonly string[]; session?: string; labels?: Record<string, string>; owner?: number;
+    reason?: Reason; grace?: number; jobs?: boolean; dryRun?: boolean;
+  }): Promise<Abandoned>;
+  /** Whether no process of any turn or job uses a directory. */
+  quiet(path: string): Promise<Quiet>;
+  jobs(options?: { session?: string; turn?: Turn | string; cwd?: string; all?: boolean }): Promise<Job[]>;
+  job(id: string): Promise<Job>;
+  /** Its output is kept, unless stdio says otherwise. */
+  startJob(file: string, options?: JobOptions): Promise<Job>;
+  startJob(file: string, args: readonly string[], options?: JobOptions): Promise<Job>;
+  events(options?: EventsOptions): Events;
+  /** True for who says first that a consumer has dealt with every event up to a number. */
+  acknowledge(consumer: string, seq: number): Promise<boolean>;
   close(): void;
+}
+
+/** What happened, in order; with follow also what comes, over restarts of the service. */
+export class Events implements AsyncIterable<TurnEvent> {
+  private constructor();
+  /** The number of the last that was given, or passed over. */
+  readonly after?: number;
+  [Symbol.asyncIterator](): AsyncIterator<TurnEvent>;
+}
+
+/** A turn that is held: its client is there until this is closed, or this process is gone. */
+export class Hold implements AsyncDisposable {
+  private constructor();
+  readonly turn: Turn;
+  /** The turn's state once it is over. Fails with stale_epoch when another took it, with unavailable when this was closed. */
+  readonly over: Promise<TurnState>;
+  close(): void;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** A process, with all that it has forked, that outlives turns, by its id. */
+export class Job {
+  private constructor();
+  readonly client: Client;
+  readonly id: string;
+  readonly name: string;
+  readonly session: string;
+  readonly info: JobInfo;
+  readonly state: JobInfo['state'];
+  readonly status: Status;
+  /** The launch: output, stdin, signals. */
+  readonly process: Process;
+  refresh(): Promise<JobInfo>;
+  /** Until nothing of it runs any more. */
+  wait(options?: { timeout?: number; signal?: AbortSignal }): Promise<Status>;
+  stop(options?: { grace?: number; reason?: Reason }): Promise<JobInfo>;
+  give(to: { session?: string; turn?: Turn | string }): Promise<JobInfo>;
 }
 
 /** Disposing it (`await using`) without finish() abandons it. */
@@ -189,7 +428,17 @@ export class Turn implements AsyncDisposable {
   tree(): Promise<Member[]>;
   wait(options?: { timeout?: number; signal?: AbortSignal }): Promise<TurnState>;
   finish(options?: { leftovers?: Leftovers; grace?: number }): Promise<Receipt>;
-  abandon(options?: { reason?: Reason; grace?: number; leftovers?: boolean }): Promise<Receipt>;
+  abandon(options?: { reason?: Reason; grace?: number; leftovers?: boolean; jobs?: boolean }): Promise<Receipt>;
+  touch(): Promise<Clock[]>;
+  freeze(): Promise<void>;
+  thaw(): Promise<void>;
+  /** Makes us its client: who was it is refused, with stale_epoch, from then on. */
+  take(options?: { epoch?: number }): Promise<this>;
+  hold(): Promise<Hold>;
+  why(): Promise<Why>;
+  plan(options?: { reason?: Reason; grace?: number; leftovers?: boolean; jobs?: boolean }): Promise<Plan>;
+  jobs(options?: { all?: boolean }): Promise<Job[]>;
+  events(options?: Omit<EventsOptions, 'turn'>): Events;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
@@ -277,6 +526,8 @@ export class ChildProcess extends EventEmitter {
   readonly spawnfile: string;
   readonly spawnargs: string[];
   kill(signal?: Signal): boolean;
+  /** Makes a job of it: it outlives the turn, and its streams go on. */
+  promote(options?: PromoteOptions): Promise<Job>;
   resize(rows: number, cols: number): Promise<{ rows: number; cols: number }>;
   ref(): this;
   unref(): this;
@@ -298,6 +549,9 @@ export class Process {
   refresh(): Promise<ProcessInfo>;
   wait(options?: { timeout?: number; signal?: AbortSignal }): Promise<Status>;
   signal(signal: Signal | string): Promise<Verdict>;
+  /** Ends it with all that it has forked, or all but itself. The turn goes on. */
+  end(options?: { grace?: number; descendantsOnly?: boolean; dryRun?: boolean }): Promise<EndedProcess>;
+  promote(options?: PromoteOptions): Promise<Job>;
   /** At most 128 KiB at a time. */
   write(data: Uint8Array, options?: { close?: boolean; signal?: AbortSignal }): Promise<{ bytes: number; closed?: boolean }>;
   resize(rows: number, cols: number): Promise<{ rows: number; cols: number }>;

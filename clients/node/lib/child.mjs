@@ -214,6 +214,13 @@ export class ChildProcess extends EventEmitter {
     return p === null ? { rows, cols } : p.resize(rows, cols);
   }
 
+  /** Makes a job of it: it outlives the turn, and its streams go on. */
+  async promote(options) {
+    const p = await this.#launched;
+    if (p === null) throw new PinfoldError('not_found', 'the process was not launched');
+    return p.promote(options);
+  }
+
   ref() {
     return this.#refer(true);
   }

@@ -1,8 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { ChildProcess } from './child.mjs';
 import { PinfoldError } from './errors.mjs';
+import { Events } from './events.mjs';
 import { exec } from './exec.mjs';
+import { Hold } from './hold.mjs';
+import { Job } from './job.mjs';
 import { plan } from './plan.mjs';
 import { Process } from './process.mjs';
 import { Wire } from './wire.mjs';
@@ -30,11 +34,15 @@ export class Client {
   async begin(options = {}) {
     const json = renamed(options, {
       label: 'label', labels: 'labels', session: 'session', minGrade: 'min_grade', limits: 'limits', leftovers: 'leftovers',
-      grace: 'grace_ms', outputMax: 'output_max', onOutputMax: 'on_output_max',
+      grace: 'grace_ms', outputMax: 'output_max', onOutputMax: 'on_output_max', wall: 'wall_ms', lease: 'lease_ms', idle: 'idle_ms',
+      idleBy: 'idle_by', bind: 'bind', window: 'after_ms', onClientGone: 'on_gone', policy: 'policy', leftoversMax: 'leftovers_max_ms',
+      supersede: 'supersede', idempotencyKey: 'idempotency_key',
     });
-    // Not repeated when its answer is lost: nobody would end the first turn.
-    const info = await this.wire.again(() => this.wire.call('POST', '/v1/turns', { json, fresh: true }), { repeatable: false });
-    return new Turn(this, info);
+    const { bind, after_ms: window, on_gone: gone, ...request } = json;
+    if (bind ?? window ?? gone) request.client = { bind, after_ms: window, on_gone: gone };
+    // With a key it is begun once, however often it is asked for.
+    const info = await this.post('/v1/turns', { idempotency_key: randomUUID(), ...request });
+    return new Turn(this, info, info.epoch);
   }
 
   /** Calls fn with a turn; finishes it when that returns, abandons it when it throws. */
@@ -51,7 +59,7 @@ export class Client {
     return result;
   }
 
-  /** A turn that somebody began before, by its id. */
+  /** A turn that somebody began before, by its id; take() makes it ours. */
   async attach(id) {
     return new Turn(this, await this.get(`/v1/turns/${segment(id)}`));
   }
@@ -73,6 +81,69 @@ export class Client {
     return (await this.get('/v1/receipts', { limit })).receipts;
   }
 
+  /** What happens to processes and jobs of a turn that says nothing, by the reason of its end. */
+  async policy() {
+    return (await this.get('/v1/policy')).policy;
+  }
+
+  /**
+   * Ends turns: those of turns (ids), session, labels or owner, of which exactly
+   * one is to be given. A blank one is refused: it never means all.
+   */
+  async abandon({ turns, session, labels, owner, reason, grace, jobs, dryRun } = {}) {
+    const said = { turns, session, labels, owner };
+    const which = Object.values(said).filter((v) => v !== undefined);
+    if (which.length !== 1 || (typeof which[0] === 'object' ? Object.keys(which[0]).length === 0 : which[0] === '')) {
+      throw new PinfoldError('bad_request', 'say which turns to end: exactly one of turns, session, labels and owner, and not a blank one');
+    }
+    const timeout = (grace ?? 0) + 2 * this.wire.timeout;
+    return this.post('/v1/abandon', { ...said, reason, grace_ms: grace, jobs, dry_run: dryRun }, { timeout });
+  }
+
+  /** Whether no process of any turn or job uses a directory: quiet, uses, unseen. */
+  quiet(path) {
+    return this.get('/v1/quiet', { path: resolve(path) });
+  }
+
+  /** The jobs that have not ended, or all that are known, oldest first. */
+  async jobs({ session, turn, cwd, all } = {}) {
+    const query = { session, turn: turn?.id ?? turn, cwd: cwd && resolve(cwd), all: all || undefined };
+    return (await this.get('/v1/jobs', query)).jobs.map((j) => new Job(this, j));
+  }
+
+  /** One job, by its id. */
+  async job(id) {
+    return new Job(this, await this.get(`/v1/jobs/${segment(id)}`));
+  }
+
+  /**
+   * Starts a job beside the turns: file, args and options of spawn, whose output
+   * is kept; and of the job name, session, jobLabels, limits, max, grace. It is not
+   * repeated when its answer is lost: see then what jobs() tells.
+   */
+  async startJob(file, args, options) {
+    if (!Array.isArray(args)) [args, options] = [[], args];
+    const { name, session, jobLabels, limits, max, grace, minGrade, ...spawn } = options ?? {};
+    const { stdio, request } = plan(file, args, { stdio: ['ignore', 'pipe', 'pipe'], ...spawn });
+    if (stdio.some((s) => typeof s === 'object')) {
+      throw new PinfoldError('bad_request', 'a job outlives this process: its streams are pipe, pty or ignore');
+    }
+    const json = { launch: request, name, session, labels: jobLabels, limits, max_ms: max, grace_ms: grace, min_grade: minGrade };
+    const ask = () => this.wire.call('POST', '/v1/jobs', { json, fresh: true });
+    return new Job(this, await this.wire.again(ask, { repeatable: false }));
+  }
+
+  /** What happened, in order; see Events. */
+  events(options) {
+    return new Events(this, options);
+  }
+
+  /** Says that a consumer has dealt with every event up to a number. True for who says so first. */
+  async acknowledge(consumer, seq) {
+    const ask = () => this.wire.call('POST', '/v1/events/ack', { json: { consumer, seq }, fresh: true });
+    return !(await this.wire.again(ask, { repeatable: false })).repeated;
+  }
+
   /** Closes idle connections. Turns go on. */
   close() {
     this.wire.close();
@@ -81,15 +152,31 @@ export class Client {
   get(path, query, options = {}) {
     return this.wire.again(() => this.wire.call('GET', path, { query, ...options }), options);
   }
+
+  /** What can be asked twice. */
+  post(path, json, options = {}) {
+    return this.wire.again(() => this.wire.call('POST', path, { json, ...options }));
+  }
 }
 
-/** One unit of work, and everything that runs for it. */
+/**
+ * One unit of work, and everything that runs for it. What changes one that we
+ * began, or took, carries the epoch that it had then: once another has taken it,
+ * that is stale_epoch, and touches nothing.
+ */
 export class Turn {
   receipt = null;
+  #ours; // the epoch in which we are its client
 
-  constructor(client, info) {
+  constructor(client, info, ours) {
     this.client = client;
+    this.#ours = ours;
     this.#seen(info);
+  }
+
+  /** The epoch, for requests. */
+  fence() {
+    return this.#ours === undefined ? {} : { epoch: this.#ours };
   }
 
   #seen(info) {
@@ -126,17 +213,70 @@ export class Turn {
     return this.info.state;
   }
 
+  /** Says that it is wanted: renews the lease, and counts as activity. Answers its clocks. */
+  async touch() {
+    return (await this.#change('touch')).clocks;
+  }
+
+  /** Stops every process of it, its clocks and deadlines. */
+  async freeze() {
+    this.#seen(await this.#change('freeze'));
+  }
+
+  /** Lets them go on. */
+  async thaw() {
+    this.#seen(await this.#change('thaw'));
+  }
+
+  #change(how) {
+    return this.client.post(`${this.path}/${how}`, this.fence());
+  }
+
+  /** Makes us its client, under a new epoch: who was it is refused from then on. */
+  async take({ epoch } = {}) {
+    const ask = () => this.client.wire.call('POST', `${this.path}/take`, { json: { epoch }, fresh: true });
+    this.#seen(await this.client.wire.again(ask, { repeatable: false }));
+    this.#ours = this.epoch;
+    return this;
+  }
+
+  /** Holds one that is bound to a connection, until the Hold is closed, or we are gone. */
+  hold() {
+    return new Hold(this).open();
+  }
+
+  /** Why it is as it is, and what would end it. */
+  why() {
+    return this.client.get(`${this.path}/why`);
+  }
+
+  /** What abandon would do now. Nothing is touched. */
+  plan({ reason, grace, leftovers, jobs } = {}) {
+    return this.client.post(`${this.path}/plan`, { reason, grace_ms: grace, leftovers, jobs });
+  }
+
+  /** The jobs that were made of its processes, or given to it. */
+  jobs({ all } = {}) {
+    return this.client.jobs({ turn: this.id, all });
+  }
+
+  /** What happened to it, in order. */
+  events(options) {
+    return this.client.events({ ...options, turn: this.id });
+  }
+
   /** The work is done; what still runs is kept or ended by the turn's policy. Answers the receipt. */
   finish({ leftovers, grace } = {}) {
     return this.#end('finish', { leftovers, grace_ms: grace });
   }
 
   /** Ends every process of the turn, and nothing else. Answers the receipt. */
-  abandon({ reason, grace, leftovers } = {}) {
-    return this.#end('abandon', { reason, grace_ms: grace, leftovers: leftovers || undefined });
+  abandon({ reason, grace, leftovers, jobs } = {}) {
+    return this.#end('abandon', { reason, grace_ms: grace, leftovers: leftovers || undefined, jobs: jobs || undefined });
   }
 
-  async #end(how, json) {
+  async #end(how, said) {
+    const json = { ...said, ...this.fence() };
     // The service bounds an ending: a grace, and then some seconds. Of several
     // the first stands and all get its receipt, so it can be asked again.
     const timeout = (json.grace_ms ?? 0) + 2 * this.client.wire.timeout;
@@ -152,7 +292,7 @@ export class Turn {
    */
   async launch(request, { signal } = {}) {
     const { wire } = this.client;
-    const json = { idempotency_key: randomUUID(), ...request };
+    const json = { idempotency_key: randomUUID(), ...this.fence(), ...request };
     return new Process(this, await wire.again(() => wire.call('POST', `${this.path}/processes`, { json, signal }), { signal }));
   }
 

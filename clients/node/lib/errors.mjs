@@ -17,6 +17,11 @@ export class PinfoldError extends Error {
     // Not for users: whether the service may have seen the request.
     Object.defineProperty(this, 'sent', { value: sent });
   }
+
+  /** The error that the API's JSON says. */
+  static of({ code, message, remedy, details, grade }, status = 0) {
+    return new PinfoldError(code, message, { remedy, details, status, grade });
+  }
 }
 
 /** The error that an answer's body says. */
@@ -28,7 +33,7 @@ export function answered(status, body) {
   if (!e || typeof e.code !== 'string') {
     return new PinfoldError('bad_answer', `HTTP ${status}: ${String(body).slice(0, 200)}`, { status });
   }
-  return new PinfoldError(e.code, e.message, { remedy: e.remedy, details: e.details, status, grade: e.grade });
+  return PinfoldError.of(e, status);
 }
 
 /** Why there is no answer. */

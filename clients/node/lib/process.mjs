@@ -1,3 +1,4 @@
+import { Job } from './job.mjs';
 import { OutputStream } from './output.mjs';
 
 /**
@@ -44,8 +45,24 @@ export class Process {
 
   /** Sends a signal. Answers the verdict: owned is sent, gone had ended, others are not sent. */
   async signal(sig) {
-    const ask = () => this.#post('signal', { json: { signal: String(sig) } });
+    const ask = () => this.#post('signal', { json: { signal: String(sig), ...this.turn.fence() } });
     return (await this.turn.client.wire.again(ask, { repeatable: false })).verdict;
+  }
+
+  /** Ends it with all that it has forked, or all but itself. The turn goes on. */
+  end({ grace, descendantsOnly, dryRun } = {}) {
+    const { client } = this.turn;
+    const json = { grace_ms: grace, descendants_only: descendantsOnly, dry_run: dryRun, ...this.turn.fence() };
+    return client.post(`${this.path}/end`, json, { timeout: (grace ?? 0) + 2 * client.wire.timeout });
+  }
+
+  /**
+   * Makes a job of it, with all that it has forked, or, with pid, of one of its
+   * descendants. It keeps output, terminal and exit status, and outlives the turn.
+   */
+  async promote({ pid, name, session, labels, max } = {}) {
+    const json = { pid, name, session, labels, max_ms: max, ...this.turn.fence() };
+    return new Job(this.turn.client, await this.turn.client.post(`${this.path}/promote`, json));
   }
 
   /**
@@ -54,7 +71,8 @@ export class Process {
    */
   async write(data, { close = false, signal } = {}) {
     const ask = () => this.#post('stdin', {
-      body: data, headers: { 'Content-Type': 'application/octet-stream' }, query: { close: close || undefined }, timeout: 0, signal,
+      body: data, headers: { 'Content-Type': 'application/octet-stream' }, query: { close: close || undefined, ...this.turn.fence() }, timeout: 0,
+      signal,
     });
     return this.turn.client.wire.again(ask, { repeatable: data.length === 0, signal });
   }
