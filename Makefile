@@ -6,6 +6,10 @@ PREFIX  ?= /usr/local
 VERSION ?=
 LDFLAGS ?= -s -w $(if $(VERSION),-X main.version=$(VERSION))
 
+# pinfold-init begins there, before the Go runtime (reaper/pid1). Without this it
+# works as well, as an init only slower and not from its first instruction on.
+EARLY = -E pinfold.dev/reaper/pid1.early
+
 # The packages that say what a process is: they build everywhere.
 identity = ./api ./pidfd ./fallback ./internal/sys
 
@@ -15,7 +19,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/pinfold and bin/pinfold-init
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/pinfold ./cmd/pinfold-init
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/pinfold
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) $(EARLY)' -o bin/ ./cmd/pinfold-init
 
 man: ## write the man pages to bin/man
 	$(GO) run -tags man ./cmd/pinfold man bin/man

@@ -1,8 +1,11 @@
 // The runtime need not read the cgroup's limits, nor keep those files open.
 //go:debug containermaxprocs=0
 
-// Command pinfold-init is the small half of Pinfold: the keeper, which is the
-// parent of everything launched in one turn. It links neither net nor D-Bus.
+// Command pinfold-init is the small half of Pinfold: the init of a container, and
+// the keeper, which is the parent of everything launched in one turn. It links
+// neither net nor D-Bus.
+//
+// An init's whole life can be before this package begins: see reaper/pid1.
 package main
 
 import (
@@ -27,10 +30,12 @@ const listener = 3
 // selftestWait is how long selftest --wait stays, unless it is killed.
 const selftestWait = time.Minute
 
-const usage = `usage: pinfold-init keeper --turn ID --dir DIR
+const usage = `usage: pinfold-init [OPTION]... -- COMMAND [ARG]...
+       pinfold-init keeper --turn ID --dir DIR
        pinfold-init selftest [--wait]
        pinfold-init version
 
+COMMAND   be the init of a container; pinfold-init --help tells more.
 keeper    be the keeper of a turn. The service starts it, with a listening unix
           socket as descriptor 3, /dev/null as standard input and output, and
           a log as standard error. It lives until it is told to quit.
@@ -39,7 +44,12 @@ selftest  exit 0 at once, or with --wait after a minute: what the service launch
 version   print the version.
 `
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	if code, ok := asInit(); ok {
+		os.Exit(code)
+	}
+	os.Exit(run(os.Args[1:]))
+}
 
 func run(args []string) int {
 	if len(args) == 0 {
@@ -56,8 +66,8 @@ func run(args []string) int {
 	case mode == "selftest":
 		return 0
 	case mode == "version":
-		return say("pinfold-init " + version + ", protocol " + string('0'+rune(reaper.Protocol)) + "\n")
-	case mode == "help" || mode == "--help" || mode == "-h":
+		return say("pinfold-init " + version + ", protocol " + string('0'+rune(reaper.Protocol)) + entry() + "\n")
+	case mode == "help":
 		return say(usage)
 	default:
 		return refuse("unknown mode " + mode)

@@ -1,0 +1,3 @@
+package pid1
+
+const isArm64 = 1

@@ -1,0 +1,138 @@
+package pid1
+
+import "syscall"
+
+// killOthers kills whoever else is in our cgroup, and everything in those below.
+// It must be a container's: the root of a cgroup namespace, or PID 1's.
+func (b *init_) killOthers() {
+	var dir text
+	if !b.ownCgroup(&dir) {
+		b.say(1).add("--kill-cgroup: no cgroup v2 of a container here: left alone")
+		b.end()
+		return
+	}
+	b.killBelow(&dir)
+	end := now() + killMost
+	for {
+		n := b.killMembers(&dir)
+		for {
+			if pid, _ := b.reapOne(); pid <= 0 {
+				break
+			}
+		}
+		if n == 0 {
+			return
+		}
+		if now() > end {
+			b.say(1).num(n).add(" processes of the cgroup do not end though killed")
+			b.end()
+			return
+		}
+		_ = b.wait(killPause, 1<<(sigCHLD-1))
+	}
+}
+
+// ownCgroup finds the directory. The root of all has no cgroup.kill.
+func (b *init_) ownCgroup(dir *text) bool {
+	mounts := [...]string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+	for i := range mounts {
+		dir.n = 0
+		dir.add(mounts[i])
+		mount := dir.n
+		if !b.cgroupPath(dir, "") {
+			return false
+		}
+		if b.pid != 1 && dir.n-mount > 1 {
+			continue // somebody else's, perhaps
+		}
+		n := dir.n
+		fd, e := open(dir.add("/cgroup.kill").path(), syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+		if dir.n = n; e == 0 {
+			closeFD(fd)
+			return true
+		}
+	}
+	return false
+}
+
+// killBelow kills the cgroups below, each at one stroke.
+func (b *init_) killBelow(dir *text) {
+	fd, e := open(dir.path(), oRdonlyCloexec|syscall.O_DIRECTORY, 0)
+	if e != 0 {
+		return
+	}
+	for {
+		r, e := sys(syscall.SYS_GETDENTS64, uintptr(fd), addr(&b.buf[0]), uintptr(len(b.buf)))
+		if e != 0 || r == 0 {
+			break
+		}
+		// struct linux_dirent64: ino 8, off 8, reclen 2, type 1, name
+		for at := 0; at+20 < int(r) && at+20 < len(b.buf); {
+			size := int(b.buf[at+16]) | int(b.buf[at+17])<<8
+			if b.buf[at+18] == syscall.DT_DIR && b.buf[at+19] != '.' {
+				n := dir.n
+				p := dir.add("/").add(str(&b.buf[at+19])).add("/cgroup.kill").path()
+				if k, e := open(p, syscall.O_WRONLY|syscall.O_CLOEXEC, 0); e == 0 {
+					one := [1]byte{'1'}
+					_, _ = sys(syscall.SYS_WRITE, uintptr(k), addr(&one[0]), 1)
+					closeFD(k)
+				}
+				dir.n = n
+			}
+			at += max(size, 20)
+		}
+	}
+	closeFD(fd)
+}
+
+// killMembers kills the others that are listed, and returns how many those were.
+func (b *init_) killMembers(dir *text) (n int) {
+	for skip := 0; ; skip++ {
+		pid := b.member(dir, skip, 0)
+		if pid < 0 {
+			return n
+		}
+		if pid <= 1 || pid == b.pid {
+			continue // 0 is of another PID namespace
+		}
+		n++
+		fd, e := sys(sysPidfdOpen, uintptr(pid), 0, 0)
+		if e != 0 {
+			continue
+		}
+		// It is who the list means if it is there while we have a handle on it.
+		if b.member(dir, 0, pid) == pid {
+			_, _ = sys4(sysPidfdSend, fd, sigKILL, 0, 0)
+		}
+		closeFD(int(fd))
+	}
+}
+
+// member is the pid at a place of the list, or the one that is wanted; or -1.
+func (b *init_) member(dir *text, place, want int) int {
+	n := dir.n
+	fd, e := open(dir.add("/cgroup.procs").path(), oRdonlyCloexec, 0)
+	if dir.n = n; e != 0 {
+		return -1
+	}
+	pid, found := 0, -1
+	for found < 0 {
+		got := read(fd, &b.buf[0], len(b.buf))
+		for i := 0; i < got && i < len(b.buf) && found < 0; i++ {
+			if c := b.buf[i]; c != '\n' {
+				pid = pid*10 + int(c-'0')
+				continue
+			}
+			if want != 0 && pid == want || want == 0 && place == 0 {
+				found = pid
+			}
+			place--
+			pid = 0
+		}
+		if got < len(b.buf) {
+			break
+		}
+	}
+	closeFD(fd)
+	return found
+}

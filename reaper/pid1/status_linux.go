@@ -1,0 +1,47 @@
+package pid1
+
+import "syscall"
+
+// writeStatus writes the status file: beside it, then in its place, so that a
+// reader never sees half of it.
+func (b *init_) writeStatus() {
+	b.dirty, b.written = false, now()
+	state := "running"
+	switch b.phase {
+	case phaseStart:
+		state = "starting"
+	case phaseWait:
+		state = "waiting"
+	case phaseStop, phaseRest, phaseKill:
+		state = "stopping"
+	case phaseDone:
+		state = "ended"
+	}
+	var t text
+	t.add(`{"pid":`).num(b.pid).add(`,"state":"`).add(state).add(`","command":`).quoted(str(b.o.command.at(0)))
+	t.add(`,"main":`).num(b.mainPID).add(`,"reaped":`).num(b.reaped).add(`,"orphans":`).num(b.orphans)
+	if b.phase != phaseStart && b.phase != phaseMain {
+		t.add(`,"code":`).num(b.code)
+		if b.cause != 0 {
+			t.add(`,"signal":"`).sig(b.cause).add(`"`)
+		}
+		if b.oom {
+			t.add(`,"oom":true`)
+		}
+	}
+	t.add("}\n")
+	var name text
+	p := name.add(str(b.o.status)).add(".new").path()
+	fd, e := open(p, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o644)
+	if e == 0 {
+		t.write(fd)
+		closeFD(fd)
+		_, e = sys4(syscall.SYS_RENAMEAT, atFDCWD, addr(p), atFDCWD, addr(b.o.status))
+	}
+	if e != 0 && !b.statusTold {
+		b.statusTold = true
+		b.say(1).add("write ").add(str(b.o.status)).add(": ")
+		errText(&b.msg, e)
+		b.end()
+	}
+}

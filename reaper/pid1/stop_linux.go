@@ -1,0 +1,152 @@
+package pid1
+
+// killRounds is how often, in ms, what does not end is killed again, and for how
+// long: a process in uninterruptible sleep may never end.
+const (
+	killPause = 20
+	killMost  = 3000
+)
+
+// statusPause is the least time between two versions of the status file, in ms.
+const statusPause = 500
+
+// timeout is how long nothing is due, in ms.
+func (b *init_) timeout() int64 {
+	at := int64(-1)
+	if b.deadline != 0 {
+		at = b.deadline
+	}
+	if b.dirty && b.o.status != nil {
+		if w := b.written + statusPause; at < 0 || w < at {
+			at = w
+		}
+	}
+	if at < 0 {
+		return -1
+	}
+	return max(0, at-now())
+}
+
+// due does what the time has come for.
+func (b *init_) due() {
+	if b.phase == phaseDone || b.deadline == 0 && !b.dirty {
+		return
+	}
+	t := now()
+	if b.dirty && b.o.status != nil && t >= b.written+statusPause {
+		b.writeStatus()
+	}
+	if b.o.status == nil {
+		b.dirty = false
+	}
+	if b.deadline == 0 || t < b.deadline {
+		return
+	}
+	b.deadline = 0
+	switch b.phase {
+	case phaseMain:
+		b.say(1).add("not ended ").num(b.o.stopGrace).add(" ms after the stop signal: killed")
+		b.end()
+		if kill(-b.child, sigKILL) != 0 || b.o.noGroup {
+			_ = kill(b.child, sigKILL)
+		}
+	case phaseStop:
+		_ = kill(-b.child, sigKILL)
+	case phaseWait:
+		b.say(1).add("orphans are left after ").num(b.o.waitMost).add(" ms")
+		b.end()
+		b.stopRest()
+	case phaseRest, phaseKill:
+		b.killRest(t)
+	}
+}
+
+// stopAsked starts clocks when a stop signal comes; a second one lets them run out.
+func (b *init_) stopAsked() {
+	b.stops++
+	b.stopping = true
+	switch b.phase {
+	case phaseMain:
+		switch {
+		case b.o.stopGrace == 0:
+		case b.stops > 1:
+			b.deadline = now()
+		default:
+			b.deadline = now() + int64(b.o.stopGrace)
+		}
+	case phaseStop, phaseStart:
+		if b.stops > 1 {
+			_ = kill(-b.child, sigKILL)
+		}
+	case phaseRest:
+		b.deadline = now()
+	case phaseWait:
+		if b.o.killRest {
+			b.stopRest()
+		} else if b.stops > 1 {
+			b.phase = phaseDone
+		}
+	}
+}
+
+// afterStop is when nothing that we started runs any more.
+func (b *init_) afterStop() {
+	b.child, b.deadline = 0, 0
+	switch {
+	case b.o.waitOrphans && !b.stopping:
+		b.phase = phaseWait
+		if b.o.waitMost > 0 {
+			b.deadline = now() + int64(b.o.waitMost)
+		}
+	default:
+		b.stopRest()
+	}
+}
+
+// noChildren is when the last one is gone.
+func (b *init_) noChildren() {
+	if b.phase >= phaseWait && b.phase != phaseStop {
+		b.phase = phaseDone
+	}
+}
+
+// stopRest asks what is left to end. Each process is asked once; what it leaves
+// behind becomes our child, and is asked then.
+func (b *init_) stopRest() {
+	if !b.o.killRest {
+		b.phase = phaseDone
+		return
+	}
+	b.phase, b.restAt = phaseRest, now()
+	b.deadline = b.restAt + int64(b.o.grace)
+	b.askRest()
+}
+
+func (b *init_) askRest() { b.signalChildren(sigTERM) }
+
+// killRest kills what is left, again and again: each one that ends may leave us
+// its children.
+func (b *init_) killRest(t int64) {
+	if b.phase == phaseRest {
+		b.phase, b.restAt = phaseKill, t
+	}
+	n := b.signalChildren(sigKILL)
+	if t-b.restAt > killMost {
+		b.say(1).num(n).add(" processes do not end though killed")
+		b.end()
+		b.phase = phaseDone
+		return
+	}
+	b.deadline = t + killPause
+}
+
+// leave is the end.
+func (b *init_) leave() {
+	if b.o.killCgroup {
+		b.killOthers()
+	}
+	if b.o.status != nil {
+		b.writeStatus()
+	}
+	exit(b.code)
+}
