@@ -68,6 +68,7 @@ func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, 
 }
 
 func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
+	defer m.bearing(t.id)()
 	hooks := m.hooks(t)
 	fault.Point("begin.asked")
 	h, err := m.cfg.Host.Begin(ctx, Spec{Turn: t.id, Label: t.view.Label, OwnerUID: t.owner, Limits: t.view.Limits,
@@ -91,6 +92,18 @@ func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.T
 	fault.Point("begin.entered")
 	m.log.Info("turn begun", "turn", t.id, "owner", t.owner, "grade", t.view.Grade, "label", t.view.Label)
 	return t.show(), nil
+}
+
+// bearing notes that a turn is being begun, until the result is called.
+func (m *Manager) bearing(id string) (done func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unborn[id] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.unborn, id)
+	}
 }
 
 // newTurn makes a turn that knows the clock.
@@ -118,6 +131,7 @@ func (m *Manager) hooks(t *turn) Hooks {
 		},
 		Started:   t.startedBefore,
 		OutputMax: func() { m.outputMaxed(t) },
+		Fenced:    func() { m.fencedBefore(t) },
 		KeeperLost: func(why string) {
 			m.log.Warn("keeper lost", "turn", t.id, "why", why)
 			t.keeperLost(why)

@@ -39,6 +39,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	m.note(t)
 	t.promoting.Wait()
 	m.thawToEnd(t, h, r)
+	t.awaitNoted() // a fence without a note is taken for an ending that spares nothing, see endIfFenced
 	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
 		m.dropKeeper(h, r)
 	}

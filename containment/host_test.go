@@ -51,6 +51,9 @@ func (h *memHost) Recover(ctx context.Context, turn string, f Facts, hooks Hooks
 	for _, x := range h.holds {
 		if h.recover && x.facts.CgroupLine == f.CgroupLine {
 			x.hooks, x.found = hooks, true
+			if x.fenced {
+				hooks.Fenced()
+			}
 			return x, api.VerdictOwned, nil
 		}
 	}

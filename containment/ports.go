@@ -45,6 +45,9 @@ type Hooks struct {
 	Started func(Recovered)
 	// OutputMax tells that the turn's kept output has come to its bound.
 	OutputMax func()
+	// Fenced tells that the keeper, which was reached again, launches nothing
+	// more: an ending had been decided.
+	Fenced func()
 	// KeeperLost tells that the keeper has died or stopped answering.
 	KeeperLost func(why string)
 }

@@ -271,6 +271,7 @@ func (m *Manager) resume(t *turn) {
 		m.stopIfMaxed(t)
 		m.followLast(t)
 		m.resumeClocks(t)
+		m.endIfFenced(t)
 	case api.StateEnding, api.StateFinishing:
 		m.wg.Go(func() { m.carryOut(t, next(api.StateOpen, asked(*e)).effect, *e) })
 	case api.StateUnkillable:
@@ -344,4 +345,33 @@ func (t *turn) closing(why string) api.Receipt {
 	t.fill(&r, true)
 	r.Complete = complete
 	return r
+}
+
+// fencedBefore is the hold's hook: the keeper launches nothing more.
+func (m *Manager) fencedBefore(t *turn) {
+	t.mu.Lock()
+	t.fenced = true
+	t.mu.Unlock()
+	m.endIfFenced(t)
+}
+
+// endIfFenced goes on with an ending that an earlier service had begun to carry
+// out, and of which it could write nothing down before it was killed. That was one
+// that ends the processes: others are written down first. One that is just being
+// found again is told of later.
+func (m *Manager) endIfFenced(t *turn) {
+	t.mu.Lock()
+	end := t.fenced && t.hold != nil && t.view.State == api.StateOpen
+	if end {
+		t.view.Degraded = append(t.view.Degraded, "it was being ended when the service was killed: who asked for that, and why, is not known")
+	}
+	t.mu.Unlock()
+	if !end {
+		return
+	}
+	e := m.ownEnd(t, api.ReasonOperator)
+	e.Keep = false
+	if err := m.startEnding(t, e); err != nil {
+		m.log.Warn("go on with the ending of a turn", "turn", t.id, "error", err)
+	}
 }

@@ -257,3 +257,25 @@ func TestUnverifiableTurnIsEndedByNoClock(t *testing.T) {
 		}
 	})
 }
+
+// A turn whose keeper launches nothing more, because an ending was under way that
+// nobody could write down, is ended when the next service is there, also when it
+// hears of that late. One whose ending was written down ends for that reason.
+func TestFencedBeforeARestart(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		serving(t, func(t *testing.T, s *service) {
+			id, start := begun(t, s.Manager, api.BeginRequest{Policy: api.EndPolicy{api.ReasonOperator: {Processes: api.FateKeep}}}), time.Now()
+			launched(t, s.Manager, id)
+			x := s.host.holds[0]
+			x.fenced = !late
+			s.restart(sec)
+			if late {
+				x.hooks.Fenced()
+			}
+			took, r := s.lasted(id, start)
+			if r.Reason != api.ReasonOperator || r.Actor.Name != "pinfold" || !r.Complete || len(r.Leftovers) > 0 {
+				t.Errorf("after %v: %+v", took, r)
+			}
+		})
+	}
+}

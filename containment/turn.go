@@ -30,6 +30,7 @@ type turn struct {
 	jobs      []*job
 	promoting sync.WaitGroup // moves of processes that become jobs
 	lost      string         // why the keeper is gone; empty: it is there
+	fenced    bool           // the keeper, found again, launches nothing more
 	ending    *EndRequest
 	draft     *api.Receipt  // what the receipt will say, while the cgroup is removed
 	noting    sync.Once     // the ending is written down

@@ -179,5 +179,8 @@ func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
 	x.mu.Lock()
 	x.link = l
 	x.mu.Unlock()
+	if hello.Fenced && x.hooks.Fenced != nil {
+		x.hooks.Fenced()
+	}
 	return hello, nil
 }
