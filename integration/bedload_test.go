@@ -53,6 +53,10 @@ type load struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
+	busy    context.Context // ends earlier, for what makes events
+	quiet   context.CancelFunc
+	workers sync.WaitGroup
+
 	open, leased, unleased, held api.Turn
 	streams                      []*stream
 	job                          api.Job
@@ -74,6 +78,7 @@ type stream struct {
 func newLoad(u *unit) *load {
 	l := &load{Client: u.client(), u: u, t: u.t, dir: u.t.TempDir(), codes: map[string]int{}}
 	l.ctx, l.stop = context.WithCancel(u.t.Context())
+	l.busy, l.quiet = context.WithCancel(l.ctx)
 	u.t.Cleanup(l.stop)
 	return l
 }
@@ -124,9 +129,10 @@ func (l *load) start() {
 		l.wg.Go(func() { l.read(s) })
 	}
 	for i := range 3 {
-		l.wg.Go(func() { l.launches(i) })
+		l.workers.Go(func() { l.launches(i) })
 	}
-	for _, f := range []func(){l.turns, l.touch, l.hold, l.dial, l.follow} {
+	l.workers.Go(l.turns)
+	for _, f := range []func(){l.touch, l.hold, l.dial, l.follow} {
 		l.wg.Go(f)
 	}
 }
@@ -158,7 +164,7 @@ func (l *load) read(s *stream) {
 
 // launches launches processes that say their key, once each, and exit.
 func (l *load) launches(worker int) {
-	for i := 0; l.ctx.Err() == nil; i++ {
+	for i := 0; l.busy.Err() == nil; i++ {
 		key, code := fmt.Sprintf("w%d-%d", worker, i), (worker*67+i)%200
 		req := shell(`echo "$0" >>"$1/keys"; exit `+strconv.Itoa(code), key, l.dir)
 		req.IdempotencyKey = key
@@ -180,7 +186,7 @@ func (l *load) launches(worker int) {
 
 // turns begins turns, and ends them.
 func (l *load) turns() {
-	for i := 0; l.ctx.Err() == nil; i++ {
+	for i := 0; l.busy.Err() == nil; i++ {
 		x := again(l, "begin", func() (api.Turn, error) {
 			return l.Begin(context.Background(), api.BeginRequest{IdempotencyKey: "turn" + strconv.Itoa(i)})
 		})
@@ -264,7 +270,8 @@ func (l *load) finish() {
 	if err := os.WriteFile(filepath.Join(l.dir, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	l.quiet()
+	l.workers.Wait()
 	for _, s := range l.streams {
 		wantStatus(t, l.Client, l.open.ID, s.p.ID, api.Status{State: api.ProcessExited, Code: 5})
 	}
