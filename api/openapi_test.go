@@ -53,7 +53,7 @@ func roots() []reflect.Type {
 		reflect.TypeFor[JoinRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
 		reflect.TypeFor[ResizeRequest](), reflect.TypeFor[ResizeAnswer](),
 		reflect.TypeFor[Plan](), reflect.TypeFor[Why](), reflect.TypeFor[EndProcessRequest](), reflect.TypeFor[EndProcessAnswer](),
-		reflect.TypeFor[AbandonManyRequest](), reflect.TypeFor[AbandonManyAnswer](), reflect.TypeFor[Quiet](),
+		reflect.TypeFor[AbandonManyRequest](), reflect.TypeFor[AbandonManyAnswer](), reflect.TypeFor[Quiet](), reflect.TypeFor[RecordList](), reflect.TypeFor[GCRequest](), reflect.TypeFor[GCAnswer](),
 		reflect.TypeFor[JobRequest](), reflect.TypeFor[PromoteRequest](), reflect.TypeFor[TransferRequest](), reflect.TypeFor[StopJobRequest](), reflect.TypeFor[Job](), reflect.TypeFor[JobList](),
 		reflect.TypeFor[TouchRequest](), reflect.TypeFor[TouchAnswer](), reflect.TypeFor[TakeRequest](), reflect.TypeFor[FreezeRequest](),
 		reflect.TypeFor[HoldLine](), reflect.TypeFor[PolicyAnswer](),

@@ -20,14 +20,16 @@ type Config struct {
 	Host    Host
 	Records Records
 	Users   Users
-	Log     *slog.Logger         // nil: nothing is logged
-	Boot    string               // this boot's id
-	UID     uint32               // the service's own
-	Grace   time.Duration        // between TERM and KILL where nobody says otherwise
-	Clock   func() time.Duration // the host's monotonic clock, the same after a restart; nil: this process's
-	Own     Own                  // the service's own attributes
-	Outputs Outputs              // nil: no output is kept
-	Events  Events               // nil: nobody is told what happens
+	Log     *slog.Logger           // nil: nothing is logged
+	Boot    string                 // this boot's id
+	UID     uint32                 // the service's own
+	Grace   time.Duration          // between TERM and KILL where nobody says otherwise
+	Clock   func() time.Duration   // the host's monotonic clock, the same after a restart; nil: this process's
+	Own     Own                    // the service's own attributes
+	Outputs Outputs                // nil: no output is kept
+	Events  Events                 // nil: nobody is told what happens
+	Upkeep  Upkeep                 // nil: nothing is looked for
+	History func() api.HistoryInfo // nil: there is nothing to tell
 	// Retention is how long the output of a turn that is over is kept when
 	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
 	// of the latter: 4 GiB.
@@ -50,6 +52,8 @@ type Manager struct {
 	// may be more.
 	unread  map[string]error
 	partial bool
+	// unborn are turns whose begin is under way.
+	unborn  map[string]bool
 	outputs retention
 	// unshelved are turns that wait for the history.
 	unshelved shelf
@@ -78,7 +82,7 @@ func New(cfg Config) *Manager {
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]error{}, stop: make(chan struct{})}
+	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]error{}, unborn: map[string]bool{}, stop: make(chan struct{})}
 }
 
 // Close lets go of every turn and leaves all of them running. It waits for

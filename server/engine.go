@@ -17,6 +17,7 @@ type Engine interface {
 	Clocks
 	Targets
 	JobEngine
+	UpkeepEngine
 	// Host tells what this host can do.
 	Host(ctx context.Context) (api.Host, error)
 	// Grade is what new turns get.

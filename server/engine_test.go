@@ -23,6 +23,7 @@ type memory struct {
 	Happenings
 	Targets
 	JobEngine
+	UpkeepEngine
 	mu      sync.Mutex
 	turns   map[string]*api.Turn
 	changed chan struct{}

@@ -60,6 +60,8 @@ func routes() []route {
 		{post, proc + "/end", actSignal, nil, false, takes(endProcess)},
 		{post, proc + "/promote", actEnd, nil, false, takes(promote)},
 		{post, "/v1/abandon", actBegin, nil, true, takes(abandonMany)},
+		{get, "/v1/records", actList, nil, true, reads(records)},
+		{post, "/v1/gc", actList, nil, true, takes(gc)},
 		{get, "/v1/quiet", actList, []string{"path"}, true, reads(quiet)},
 		{get, "/v1/jobs", actList, []string{"all", "session", "turn", "cwd"}, true, reads(listJobs)},
 		{post, "/v1/jobs", actBegin, nil, false, takes(startJob)},

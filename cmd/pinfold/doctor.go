@@ -13,18 +13,30 @@ import (
 )
 
 func (a *app) doctorCmd() *cobra.Command {
-	return &cobra.Command{
+	var onDisk bool
+	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this host can do, and what is missing",
 		Long: `Ask the service what it found on this host: the grade at which turns are held,
 and each check with what to do about it. Where no service answers, look at what
 can be seen without one, and say so.
 
-Exit status: 0 when a service answers and can hold turns; 1 otherwise.`,
+With --records: tell what is on disk instead, what of it cannot be used and why,
+and what is left over.
+
+Exit status: 0 when a service answers and can hold turns, with --records when
+nothing there needs to be looked at; 1 otherwise.`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
 			defer cancel()
+			if onDisk {
+				l, err := a.client().Records(ctx)
+				if err != nil {
+					return err
+				}
+				return a.doctorRecords(l)
+			}
 			h, err := a.client().Host(ctx)
 			running := err == nil
 			if !running {
@@ -39,6 +51,8 @@ Exit status: 0 when a service answers and can hold turns; 1 otherwise.`,
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&onDisk, "records", false, "tell what is on disk, and what is wrong with it")
+	return c
 }
 
 func renderHost(h api.Host, running bool, st style) string {

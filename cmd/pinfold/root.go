@@ -87,7 +87,7 @@ func (a *app) commands() []*cobra.Command {
 		a.logsCmd(), a.attachCmd(), a.writeCmd(),
 		a.jobsCmd(), a.jobCmd(), a.endCmd(), a.stopCmd(), a.whyCmd(), a.quietCmd(),
 		a.receiptCmd(), a.receiptsCmd(), a.eventsCmd(),
-		a.doctorCmd(), a.versionCmd(),
+		a.doctorCmd(), a.gcCmd(), a.versionCmd(),
 	}
 }
 

@@ -63,7 +63,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	}
 	m := containment.New(containment.Config{Host: host, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
-		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Retention: o.Retention, OutputRoom: o.OutputRoom})
+		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	if err := m.Recover(ctx); err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}

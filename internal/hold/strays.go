@@ -31,15 +31,9 @@ var turnDirs = regexp.MustCompile(`^(?:pinfold-)?([0-9a-f]{16})(?:\.scope)?$`)
 // alone, and so is what bears none, unless it is empty and in our own directory.
 func (h *Host) EndStrays(ctx context.Context, known func(turn string) bool) []error {
 	var out []error
-	h.mu.Lock()
-	places := []string{h.scopes}
-	h.mu.Unlock()
-	if h.parent != nil {
-		places = append(places, h.parent.Path())
-	}
-	for _, place := range places {
+	for _, place := range h.places() {
 		entries, err := os.ReadDir(place)
-		if place == "" || os.IsNotExist(err) {
+		if os.IsNotExist(err) {
 			continue
 		}
 		if err != nil {

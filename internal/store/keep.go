@@ -3,9 +3,12 @@ package store
 import (
 	"cmp"
 	"encoding/binary"
+	"os"
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"pinfold.dev/api"
 )
 
 // Keep bounds the history; whichever bound comes first, the oldest go. Zeros are
@@ -120,4 +123,26 @@ func dropAll(turns, times *bbolt.Bucket, keys [][]byte) error {
 		}
 	}
 	return nil
+}
+
+// History describes the history.
+func (s *Store) History() api.HistoryInfo {
+	h := s.hist
+	i := api.HistoryInfo{Path: h.path, MaxAgeMS: h.keep.Age.Milliseconds(), MaxTurns: h.keep.Count, MaxBytes: h.keep.Size}
+	err := h.view(func(turns, times *bbolt.Bucket) error {
+		i.Turns, i.Bytes = measure(turns, times)
+		if k, _ := times.Cursor().First(); k != nil {
+			at := when(k).UTC()
+			i.Oldest = &at
+		}
+		return nil
+	})
+	i.Problem = h.told()
+	if err != nil {
+		i.Problem = err.Error()
+	}
+	if fi, err := os.Lstat(h.path); err == nil {
+		i.FileSize = fi.Size()
+	}
+	return i
 }
