@@ -114,7 +114,7 @@ func (w *scene) crash(*rapid.T) {
 		t.asked[api.ReasonFinished] = true
 		wg.Go(func() { _, err = w.svc.Finish(ctx, t.ID, api.FinishRequest{}) })
 	case "abandon":
-		t.asked[api.ReasonStop] = true
+		t.asked[api.ReasonStop], t.asked[api.ReasonOperator] = true, true // operator: who asked could not be written down
 		wg.Go(func() { _, err = w.svc.Abandon(ctx, t.ID, api.AbandonRequest{}) })
 	case "launch":
 		wg.Go(func() { _, err = w.svc.Launch(ctx, t.ID, w.request(s)) })
@@ -178,6 +178,7 @@ func (w *scene) clash(*rapid.T) {
 	w.say("all at once in %s: %v after %v us", t, take, delay)
 	ctx, cancel := w.soon()
 	defer cancel()
+	t.clashed = true
 	var wg sync.WaitGroup
 	at := func(i int, f func() error) *error {
 		err := errors.New("it took no part")

@@ -34,6 +34,7 @@ type world struct {
 	bin    string // directory of pinfold and pinfold-init
 	dir    string
 	cgroup string
+	mount  string // of cgroup v2
 	grade  api.Grade
 	slow   int
 	guard  *guard.Guard
@@ -90,6 +91,7 @@ func (w *world) open() (err error) {
 	if err != nil {
 		return err
 	}
+	w.mount = mount.Path
 	if w.cgroup = os.Getenv("PINFOLD_TEST_CGROUP"); w.cgroup == "" {
 		guard.Sweep(mount.Path, cgroupPrefix) // not from a PID namespace: it would take living runs for dead
 		w.cgroup = filepath.Join(mount.Path, cgroupPrefix+strconv.Itoa(os.Getpid()))

@@ -26,6 +26,7 @@ type turn struct {
 	launches []*launch
 	jobs     []*job // that are listed with it
 	keeper   bool   // it lives
+	clashed  bool   // several things came at once
 	leftDue  time.Time
 }
 

@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"pinfold.dev/api"
 	"pinfold.dev/client"
 )
 
@@ -98,6 +100,18 @@ func (s *service) stop() error {
 	for _, d := range cgroups(run.cgroup) {
 		if rel, _ := filepath.Rel(run.cgroup, d); strings.Contains(rel, "/") { // the service keeps one of its own, empty
 			left = append(left, rel)
+		}
+	}
+	for end := time.Now().Add(patience(20 * time.Second)); run.grade == api.GradeScope; time.Sleep(5 * time.Millisecond) {
+		scopes := slices.DeleteFunc(cgroups(run.mount), func(d string) bool {
+			return !strings.HasPrefix(filepath.Base(d), "pinfold-") || !strings.HasSuffix(d, ".scope")
+		})
+		if len(scopes) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			left = append(left, scopes...)
+			break
 		}
 	}
 	if len(left) > 0 {
