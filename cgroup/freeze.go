@@ -3,7 +3,9 @@
 package cgroup
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,13 +25,21 @@ func (d *Dir) FreezeAsked() (bool, error) {
 	return len(b) > 0 && b[0] == '1', nil
 }
 
+// ErrThawed tells that nobody asks for a cgroup to be frozen any more, or that it
+// was removed.
+var ErrThawed = errors.New("it was thawed meanwhile")
+
 // AwaitFrozen waits until everything in it and below is seen frozen, or ctx is
-// done (its error). What sleeps uninterruptibly keeps a cgroup from it.
+// done (its error), or it is not to be frozen any more (ErrThawed). What sleeps
+// uninterruptibly keeps a cgroup from it.
 func (d *Dir) AwaitFrozen(ctx context.Context) error {
 	for pause := lookFirst; ; pause = min(2*pause, 10*lookLast) {
 		frozen, err := d.Frozen()
 		if err != nil || frozen {
 			return err
+		}
+		if asked, err := d.FreezeAsked(); err != nil || !asked {
+			return fmt.Errorf("freeze cgroup %s: %w", d.path, cmp.Or(err, ErrThawed))
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("freeze cgroup %s: %w", d.path, err)

@@ -63,6 +63,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	if killed && !emptyNow(h) {
 		killed = m.kill(t, h, r)
 	}
+	m.awaitJobs(t, e, r)
 	usage := make(chan api.Usage, 1)
 	go func() { usage <- h.Usage() }()
 	outside(h, r)

@@ -55,6 +55,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 		return
 	}
 	r.Leftovers = left
+	m.awaitJobs(t, e, r)
 	outside(h, r)
 	r.Usage = h.Usage()
 	fault.Point("finish.counted")

@@ -40,10 +40,13 @@ func (m *Manager) Freeze(ctx context.Context, id string, c Caller, req api.Freez
 	if err != nil {
 		_ = m.setFreezer(h, false)
 		m.thawed(t)
-		return api.Turn{}, asAPI(err, api.CodeUnavailable, "freeze turn "+id)
 	}
 	t.mu.Lock()
 	s := t.view.State
+	if err != nil && s == api.StateOpen {
+		t.mu.Unlock()
+		return api.Turn{}, asAPI(err, api.CodeUnavailable, "freeze turn "+id)
+	}
 	if s == api.StateOpen {
 		t.tell(api.EventFrozen, "", nil)
 	}

@@ -233,6 +233,32 @@ func (m *Manager) endJobs(t *turn, e EndRequest) {
 	}
 }
 
+// awaitJobs waits until the jobs that end with a turn are seen gone, for as long
+// as that may take, and says on the receipt which are not.
+func (m *Manager) awaitJobs(t *turn, e EndRequest, r *api.Receipt) {
+	if e.Jobs != api.FateEnd {
+		return
+	}
+	t.mu.Lock()
+	ids := slices.Clone(t.view.Jobs)
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(e.GraceMS)*time.Millisecond+m.cfg.Bound)
+	defer cancel()
+	ctx, done := m.whileOpen(ctx)
+	defer done()
+	for _, id := range ids {
+		o, j, ok := m.findJob(id)
+		if !ok || o == t && j.Origin == api.JobStarted { // that is what is ending
+			continue
+		}
+		select {
+		case <-j.ended:
+		case <-ctx.Done():
+			r.Notes = append(r.Notes, "job "+id+" is not seen gone: its ending goes on")
+		}
+	}
+}
+
 // Transfer gives a job to another session, or to another turn of its owner.
 func (m *Manager) Transfer(ctx context.Context, id string, c Caller, req api.TransferRequest) (api.Job, error) {
 	t, j, ok := m.findJob(id)
@@ -243,9 +269,13 @@ func (m *Manager) Transfer(ctx context.Context, id string, c Caller, req api.Tra
 	if err != nil {
 		return api.Job{}, err
 	}
+	if err := to.enlist(id); err != nil {
+		return api.Job{}, err
+	}
 	t.mu.Lock()
-	if j.EndedAt != nil {
+	if had := j.Listed; j.EndedAt != nil {
 		t.mu.Unlock()
+		to.strike(id, t, had)
 		return api.Job{}, api.Errorf(api.CodeTurnOver, "job %s has ended", id)
 	}
 	from, was := j.Listed, j.JobRecord
@@ -261,6 +291,7 @@ func (m *Manager) Transfer(ctx context.Context, id string, c Caller, req api.Tra
 		t.mu.Lock()
 		j.Session, j.Listed = was.Session, was.Listed
 		t.mu.Unlock()
+		to.strike(id, t, was.Listed)
 		return api.Job{}, api.Errorf(api.CodeUnavailable, "the transfer cannot be recorded: %v", err)
 	}
 	if to != nil {
@@ -300,6 +331,33 @@ func (m *Manager) receiver(t *turn, req api.TransferRequest) (to *turn, session 
 	return to, session, err
 }
 
+// enlist lists a job with a turn that is open at that moment: an ending that ends
+// jobs finds it there. Of no turn it does nothing.
+func (t *turn) enlist(id string) error {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.view.State; s != api.StateOpen {
+		return turnOver(t.id, s)
+	}
+	if !slices.Contains(t.view.Jobs, id) {
+		t.view.Jobs = append(t.view.Jobs, id)
+	}
+	return nil
+}
+
+// strike takes that back, unless the job was made in it, or given to it before.
+func (t *turn) strike(id string, home *turn, had string) {
+	if t == nil || t == home || t.id == had {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.view.Jobs = without(t.view.Jobs, id)
+}
+
 // relist moves a job from one turn's list to another's.
 func (m *Manager) relist(from string, to *turn, id string) {
 	if old, ok := m.live(from); ok && old != to {
@@ -310,11 +368,6 @@ func (m *Manager) relist(from string, to *turn, id string) {
 			m.log.Warn("save the record of a turn that gave a job away", "turn", from, "error", err)
 		}
 	}
-	to.mu.Lock()
-	if !slices.Contains(to.view.Jobs, id) {
-		to.view.Jobs = append(to.view.Jobs, id)
-	}
-	to.mu.Unlock()
 	if err := m.save(to); err != nil {
 		m.log.Warn("save the record of a turn that was given a job", "turn", to.id, "error", err)
 	}

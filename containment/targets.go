@@ -237,18 +237,31 @@ func (m *Manager) endTheirJobs(ctx context.Context, c Caller, owner *uint32, req
 		owner = req.Owner
 	}
 	jobs, err := m.Jobs(ctx, JobFilter{Owner: owner, Session: req.Session, Labels: req.Labels})
-	for _, j := range jobs {
-		if !req.DryRun {
-			j, err = m.StopJob(ctx, j.ID, c, api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason})
-		}
+	if err != nil {
 		mu.Lock()
-		if err == nil {
-			a.Jobs = append(a.Jobs, j)
-		} else {
-			a.Refused = append(a.Refused, api.RefusedEnd{ID: j.ID, Error: asAPI(err, api.CodeInternal, "end a job").(*api.Error)})
-		}
+		a.Refused = append(a.Refused, api.RefusedEnd{Error: asAPI(err, api.CodeInternal, "list jobs").(*api.Error)})
 		mu.Unlock()
 	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, j := range jobs {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			var err error
+			if !req.DryRun {
+				j, err = m.StopJob(ctx, j.ID, c, api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				a.Refused = append(a.Refused, api.RefusedEnd{ID: j.ID, Error: asAPI(err, api.CodeInternal, "end a job").(*api.Error)})
+				return
+			}
+			a.Jobs = append(a.Jobs, j)
+		})
+	}
+	wg.Wait()
 }
 
 // checkMany refuses a request that names nothing, or more than one thing: what
