@@ -10,7 +10,7 @@ from session import Message
 
 def write(path, value):
     """Writes a file whole, or not at all."""
-    new = path.with_name(path.name + ".new")
+    new = path.with_name(f"{path.name}.{os.getpid()}")  # another life may write, too
     with open(new, "w") as f:
         json.dump(value, f)
         f.flush()

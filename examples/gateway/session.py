@@ -23,16 +23,15 @@ class Stopped(Exception):
 class Message:
     """One message, its turn, and what happened in it so far.
 
-    Who sent it need not stay: any number of listeners may come and go. As long
-    as there is one, the turn is held; when there is none, it is let go, and the
-    service gives it its window."""
+    Who sent it need not stay: any number of listeners may come and go. Each holds
+    the turn; when there is none, the service gives it its window."""
 
     def __init__(self, id, session, text, turn):
         self.id, self.session, self.text, self.turn = id, session, text, turn
+        self.epoch = turn.epoch  # in which it is ours
         self.lines = [line for line in map(str.strip, text.splitlines()) if line]
         self.changed = threading.Condition()
         self.events, self.over = [], False
-        self.listeners, self.hold = 0, None
         self.process = None  # that a run line waits for
         self.settled = threading.Event()  # it has ended, or is a job now
         self.job = None
@@ -42,42 +41,28 @@ class Message:
             self.events.append(event)
             self.changed.notify_all()
 
-    def end(self):
+    def end(self, event):
         with self.changed:
+            self.events.append(event)
             self.over = True
             self.changed.notify_all()
 
     def listen(self, write, gone):
         """Writes what happened and what comes, until it is over or nobody reads."""
-        self.come()
-        try:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(pinfold.PinfoldError):  # it is over, another's, or out of reach: told all the same
+                held.enter_context(self.turn.hold())
             n = 0
             while True:
                 with self.changed:
                     while n == len(self.events) and not self.over and not gone():
                         self.changed.wait(0.2)
                     new = self.events[n:]
-                    if gone() or (not new and self.over):
-                        return
+                if gone() or not new:
+                    return
                 for event in new:
                     write(event)
                 n += len(new)
-        finally:
-            self.go()
-
-    def come(self):
-        with self.changed:
-            self.listeners += 1
-            if self.listeners == 1 and not self.over:
-                with contextlib.suppress(pinfold.TurnOver, pinfold.StaleEpoch):
-                    self.hold = self.turn.hold().open()
-
-    def go(self):
-        with self.changed:
-            self.listeners -= 1
-            if self.listeners == 0 and self.hold is not None:
-                self.hold.close()
-                self.hold = None
 
 
 class Session:
@@ -138,19 +123,20 @@ class Session:
             raise
         except (pinfold.PinfoldError, ValueError) as e:
             m.tell({"event": "error", "text": str(e)})
-        if m.turn.receipt is not None or m.turn.state != "open":
+        if m.turn.receipt is not None or m.turn.state != "open" or m.turn.epoch != m.epoch:
             raise Stopped
 
     def close(self, m):
         """Tells how it ended, unless it is another gateway's by now."""
         try:
+            if m.turn.refresh()["epoch"] != m.epoch:
+                raise pinfold.StaleEpoch("another gateway has taken the turn")
             r = self.gateway.client.receipt(m.turn.id)
-            m.tell({"event": "end", "state": r.state, "reason": r.reason, "complete": r.complete, "ended": r.counts.ended,
-                    "left": [p["process"] for p in r.leftovers]})
             self.gateway.journal.forget(m)
+            end = {"state": r.state, "reason": r.reason, "complete": r.complete, "ended": r.counts.ended, "left": [p["process"] for p in r.leftovers]}
         except pinfold.PinfoldError as e:
-            m.tell({"event": "end", "state": "", "reason": "taken", "text": str(e)})
-        m.end()
+            end = {"state": "", "reason": "taken" if e.code == "stale_epoch" else "unknown", "text": str(e)}
+        m.end({"event": "end", **end})
 
     def watch(self, m):
         """When the turn is over, whoever ended it, what runs in the terminal for it
@@ -223,7 +209,7 @@ class Session:
         try:
             # A server that the command leaves running does not keep us.
             for piece in p.output().follow(drain=1):
-                if m.job is not None:
+                if m.process is not p:  # it is a job
                     return
                 if isinstance(piece, pinfold.Gap):
                     m.tell({"event": "gap", "bytes": piece.end - piece.start})
