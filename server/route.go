@@ -141,6 +141,9 @@ func checkID(name, id string) *api.Error {
 	case len(id) > maxID:
 		return api.Errorf(api.CodeBadRequest, "the %s id has %d bytes, ids have at most %d", name, len(id), maxID)
 	case strings.ContainsFunc(id, bad):
+		if said, err := url.PathUnescape(id); err == nil {
+			id = said // for people: it is refused either way
+		}
 		return api.Errorf(api.CodeBadRequest, "%q is not a %s id", id, name)
 	}
 	return nil

@@ -170,11 +170,8 @@ func (x *hold) Eject(ctx context.Context, from, process string, pid int, limits 
 
 // member opens one that is in a leaf, and is not the launched process.
 func (x *hold) member(leaf *cgroup.Dir, from string, pid int) (*pidfd.Handle, error) {
-	refused := func(err error) error {
-		return api.Errorf(api.CodeNotFound, "process %d is not in the leaf of %s: %v", pid, from, err)
-	}
 	if err := pidfd.RefusePID(pid, os.Getpid()); err != nil {
-		return nil, refused(err)
+		return nil, api.Errorf(api.CodeNotFound, "process %d is none that %s has forked: %v", pid, from, err)
 	}
 	x.mu.Lock()
 	p := x.procs[from]
@@ -197,12 +194,12 @@ func (x *hold) member(leaf *cgroup.Dir, from string, pid int) (*pidfd.Handle, er
 	switch {
 	case out != nil:
 		return out, nil
-	case err == nil && hidden > 0:
-		err = errors.New("some of its processes are in a PID namespace that the service cannot see")
-	case err == nil:
-		err = pidfd.ErrGone
+	case err != nil:
+		return nil, api.Errorf(api.CodeNotFound, "process %d is not seen in %s: %v", pid, from, err)
+	case hidden > 0:
+		return nil, api.Errorf(api.CodeNotFound, "process %d is not seen in %s, of which some are in a PID namespace that the service cannot see", pid, from)
 	}
-	return nil, refused(err)
+	return nil, api.Errorf(api.CodeNotFound, "there is no process %d in %s", pid, from).WithRemedy("see who is by `pinfold tree %s`", x.turn)
 }
 
 // eject makes the leaf, has it recorded who is to be in it, and moves.
