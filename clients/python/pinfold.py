@@ -1406,9 +1406,11 @@ class Hold:
                         raise e
                 if self._closed:
                     raise Unavailable("it is not held any more")
-                answer = self.turn.client._again(self._ask)
-        except TurnOver as e:  # it ended while the service was away
-            self.state = e.details.get("state", "")
+                try:
+                    answer = self.turn.client._again(self._ask)
+                except TurnOver:  # its ending began while the service was away
+                    self.state = _wait(self.turn.client, self.turn._path + "/wait", None)["state"]
+                    return
         except BaseException as e:
             self._error = e
         finally:

@@ -58,7 +58,9 @@ export class Hold {
       try {
         said = await this.#ask();
       } catch (e) {
-        if (e.code === 'turn_over' && e.details.state) return e.details.state; // while the service was away
+        if (e.code === 'turn_over') { // its ending began while the service was away
+          return (await this.turn.client.get(`${this.turn.path}/wait`, {}, { timeout: 0, signal: this.#stop.signal })).state;
+        }
         throw e.code === 'ABORT_ERR' ? new PinfoldError('unavailable', 'it is not held any more') : e;
       }
     }

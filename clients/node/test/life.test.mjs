@@ -90,8 +90,11 @@ describe('clients', () => {
       await sleep(3000);
       assert.equal((await turn.refresh()).state, 'open');
     }
-    await turn.abandon({ grace: 0 });
-    assert.equal(await hold.over, 'abandoned');
+    await service('kill');
+    const end = turn.abandon({ grace: 0 });
+    await sleep(100);
+    await service('start');
+    assert.deepEqual([await hold.over, (await end).state], ['abandoned', 'abandoned']);
   });
 
   it('who takes it refuses the other', async () => {
