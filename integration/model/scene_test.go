@@ -31,6 +31,7 @@ type scene struct {
 	trace    []string
 	began    time.Time
 	files    int
+	rolls    uint64
 }
 
 // uids are the users of a scene; root sees everybody's.
@@ -85,12 +86,20 @@ func pick[T any](w *scene, what string, all []T) T {
 	if len(all) == 0 {
 		w.rt.Skip("no", what)
 	}
-	return all[rapid.IntRange(0, len(all)-1).Draw(w.rt, what)]
+	return all[w.roll(len(all), what)]
 }
 
 // chance is true once in n times.
-func (w *scene) chance(n int, what string) bool {
-	return rapid.IntRange(1, n).Draw(w.rt, what) == n
+func (w *scene) chance(n int, what string) bool { return w.roll(n, what) == 0 }
+
+// roll is one of the numbers below n, each as often: rapid itself prefers small
+// ones, which would mean the same turns and users again and again.
+func (w *scene) roll(n int, what string) int {
+	w.rolls++
+	x := rapid.Uint64().Draw(w.rt, what) + w.rolls*0x9e3779b97f4a7c15 // from here on, splitmix64
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return int((x ^ x>>31) % uint64(n))
 }
 
 // as is how the turn's owner, or root, asks.

@@ -17,7 +17,7 @@ const (
 )
 
 func (w *scene) session() string {
-	return rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(w.rt, "session")
+	return []string{"", "s1", "s2"}[w.roll(3, "session")]
 }
 
 func (w *scene) labels() map[string]string {
@@ -44,7 +44,7 @@ func (w *scene) begin1() *turn {
 	g := pick(w, "gateway", w.gateways)
 	req := api.BeginRequest{Session: w.session(), Labels: w.labels(), WallMS: w.sometimes("wall"), LeaseMS: w.sometimes("lease"),
 		IdleMS: w.sometimes("idle"), LeftoversMaxMS: w.sometimes("leftovers")}
-	req.Supersede = req.Session != "" && w.chance(5, "supersede")
+	req.Supersede = req.Session != "" && w.chance(3, "supersede")
 	if req.IdleMS > 0 {
 		req.IdleBy = []api.Activity{api.ActivityTouch}
 	}
