@@ -126,8 +126,24 @@ func (w *scene) crash(*rapid.T) {
 		t.must = true // it was told that it is over
 	}
 	w.comeBack(0)
-	if what == "launch" {
+	switch what {
+	case "launch":
 		w.recovered(t, s, err)
+	case "abandon":
+		w.cutShort(t)
+	}
+}
+
+// cutShort allows for an abandon that has killed, and of which nothing else was
+// done before the service died: whoever asked got no answer, and asks again.
+func (w *scene) cutShort(t *turn) {
+	if w.settleTurn(t); t.over {
+		return
+	}
+	for _, k := range t.work() {
+		if !k.locked() {
+			k.end()
+		}
 	}
 }
 
