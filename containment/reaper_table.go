@@ -61,19 +61,19 @@ func ReaperTable() []Rule {
 	return []Rule{
 		{FoundOpen, owned, DeedAdopt, "goes on, with its clocks, output and statuses"},
 		{FoundOpen, gone, DeedLose, "closed as lost; " + written},
-		{FoundOpen, foreign, DeedLose, "closed as lost; " + quiet},
+		{FoundOpen, foreign, DeedLose, "closed as lost; " + written + "; " + quiet},
 		{FoundOpen, unsure, DeedShow, "kept and shown; " + quiet},
 		{FoundOpen, OtherBoot, DeedLose, "closed as lost; " + written + "; " + quiet},
 
 		{FoundEnding, owned, DeedResume, "its ending goes on"},
 		{FoundEnding, gone, DeedClose, "closed with its receipt: only an empty cgroup can be removed; " + written},
-		{FoundEnding, foreign, DeedLose, "closed as lost; " + quiet},
+		{FoundEnding, foreign, DeedLose, "closed as lost; " + written + "; " + quiet},
 		{FoundEnding, unsure, DeedShow, "kept and shown; " + quiet},
 		{FoundEnding, OtherBoot, DeedLose, "closed as lost; " + written + "; " + quiet},
 
 		{FoundOver, owned, DeedAdopt, "leftovers and jobs stay held; without any it is put away"},
 		{FoundOver, gone, DeedClose, "its receipt stands; leftovers are noted gone; " + written},
-		{FoundOver, foreign, DeedLose, "its receipt stands; " + quiet},
+		{FoundOver, foreign, DeedLose, "its receipt stands; " + written + "; " + quiet},
 		{FoundOver, unsure, DeedShow, "kept and shown; " + quiet},
 		{FoundOver, OtherBoot, DeedLose, "its receipt stands; " + written + "; " + quiet},
 
@@ -85,7 +85,7 @@ func ReaperTable() []Rule {
 
 		{FoundJob, owned, DeedAdopt, "goes on, with its clock"},
 		{FoundJob, gone, DeedClose, "ended; the status that its keeper had written, else lost"},
-		{FoundJob, foreign, DeedRetire, "retired as lost, its owner is told; " + quiet},
+		{FoundJob, foreign, DeedRetire, "retired, its owner is told; the status that its keeper had written, else lost; " + quiet},
 		{FoundJob, unsure, DeedShow, "kept and shown, its owner is told; " + quiet},
 		{FoundJob, OtherBoot, DeedRetire, "retired, its owner is told; the status that its keeper had written, else lost; " + quiet},
 

@@ -104,6 +104,9 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 		return m.cfg.Records.Discard(t.id)
 	case DeedClose, DeedLose:
 		m.enter(t)
+		if h == nil { // its journal is in a directory of ours, whatever is at its cgroup's place
+			h = m.cfg.Host.Recall(t.id, r.Facts)
+		}
 		t.remember(h)
 		if rule.Do == DeedLose || !m.closeEnded(t) {
 			m.lose(t, lostBecause(v, seen))
