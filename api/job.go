@@ -34,6 +34,10 @@ type JobRequest struct {
 	MaxMS    int64  `json:"max_ms,omitempty"`
 	GraceMS  *int64 `json:"grace_ms,omitempty"`
 	MinGrade Grade  `json:"min_grade,omitempty"`
+	// IdempotencyKey makes the same request of the same uid start one job: again
+	// it answers the first, with repeated set, also when that has ended, as long as
+	// it is among the latest thousand in the history.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
 // PromoteRequest makes a job of a launched process with its descendants, as far
@@ -101,6 +105,9 @@ type Job struct {
 	MaxMS     int64      `json:"max_ms,omitempty"`
 	// Output is how far its kept streams are, by name.
 	Output map[StreamName]StreamStatus `json:"output,omitempty"`
+	// Repeated tells, in the answer to a start, that this is an earlier one with
+	// the same idempotency key.
+	Repeated bool `json:"repeated,omitempty"`
 }
 
 // JobList answers GET /v1/jobs, oldest first.

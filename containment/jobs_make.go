@@ -27,7 +27,16 @@ func (m *Manager) StartJob(ctx context.Context, c Caller, req api.JobRequest) (a
 	if err != nil {
 		return api.Job{}, err
 	}
-	v, err := m.beginNew(ctx, c, begin, nil, api.KindJob)
+	start := func(key *BeginKey) (api.Job, error) { return m.startJob(ctx, c, req, begin, key, l, mt) }
+	if req.IdempotencyKey != "" {
+		return m.startJobOnce(ctx, c, req, start)
+	}
+	return start(nil)
+}
+
+// startJob starts a job as it is settled.
+func (m *Manager) startJob(ctx context.Context, c Caller, req api.JobRequest, begin api.BeginRequest, key *BeginKey, l Launch, mt meta) (api.Job, error) {
+	v, err := m.beginNew(ctx, c, begin, key, api.KindJob)
 	if err != nil {
 		return api.Job{}, err
 	}
@@ -68,7 +77,9 @@ func checkJob(req api.JobRequest) error {
 		return api.Errorf(api.CodeBadRequest, "a job cannot be given descriptors: it outlives who passed them").
 			WithRemedy("use spool, pty, pipe, data or null")
 	case req.Launch.IdempotencyKey != "":
-		return api.Errorf(api.CodeBadRequest, "a job's launch takes no idempotency key")
+		return api.Errorf(api.CodeBadRequest, "the key of a job is its own, not its launch's").WithRemedy("say idempotency_key beside launch")
+	case len(req.IdempotencyKey) > maxLabel:
+		return api.Errorf(api.CodeBadRequest, "idempotency_key is %d bytes long, at most %d are taken", len(req.IdempotencyKey), maxLabel)
 	}
 	return checkMax("max_ms", req.MaxMS)
 }

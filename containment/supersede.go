@@ -26,32 +26,45 @@ func hashed(v any) string {
 func (m *Manager) beginOnce(ctx context.Context, c Caller, req api.BeginRequest) (api.Turn, error) {
 	k := ownedKey{c.UID, hashed(req.IdempotencyKey)}
 	begun := &BeginKey{Key: k.key, Request: hashed(req)}
+	leave, err := m.alone(ctx, k, req.IdempotencyKey)
+	if err != nil {
+		return api.Turn{}, err
+	}
+	defer leave()
+	m.mu.Lock()
+	t := m.openWith(k)
+	m.mu.Unlock()
+	if t != nil {
+		return m.begunAgain(t, c, req, begun)
+	}
+	return m.beginNew(ctx, c, req, begun, "")
+}
+
+// alone waits until nobody else begins with a key, and keeps others waiting until
+// leave is called.
+func (m *Manager) alone(ctx context.Context, k ownedKey, key string) (leave func(), err error) {
 	for {
 		m.mu.Lock()
-		if t := m.openWith(k); t != nil {
-			m.mu.Unlock()
-			return m.begunAgain(t, c, req, begun)
-		}
 		wait := m.beginning[k]
 		if wait == nil {
 			m.beginning[k] = make(chan struct{})
-			m.mu.Unlock()
-			break
 		}
 		m.mu.Unlock()
+		if wait == nil {
+			break
+		}
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return api.Turn{}, api.Errorf(api.CodeTimeout, "the first begin with idempotency key %q is under way", req.IdempotencyKey)
+			return nil, api.Errorf(api.CodeTimeout, "the first request with idempotency key %q is under way", key)
 		}
 	}
-	defer func() {
+	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		close(m.beginning[k])
 		delete(m.beginning, k)
-	}()
-	return m.beginNew(ctx, c, req, begun, "")
+	}, nil
 }
 
 // openWith finds the open turn that was begun with a key; the Manager's lock is

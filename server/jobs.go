@@ -10,8 +10,11 @@ import (
 
 // startJob starts a job in a hold of its own.
 func startJob(ctx context.Context, c *call, req api.JobRequest) (api.Job, error) {
-	c.status = http.StatusCreated
-	return c.s.cfg.Engine.StartJob(ctx, c.caller(), req)
+	j, err := c.s.cfg.Engine.StartJob(ctx, c.caller(), req)
+	if !j.Repeated {
+		c.status = http.StatusCreated
+	}
+	return j, err
 }
 
 // promote makes a job of a process.

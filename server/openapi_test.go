@@ -120,7 +120,8 @@ func checkOperation(t *testing.T, r route, op operation) {
 		if len(got) != 1 || op.Responses["200"].Content[api.NDJSON].Schema.Ref != "#/components/schemas/HoldLine" {
 			t.Errorf("%s: answers %q, want lines", at, got)
 		}
-	case r.answer.req == reflect.TypeFor[api.LaunchRequest]() || r.answer.req == reflect.TypeFor[api.BeginRequest](): // an earlier one, or a new one
+	case r.answer.req == reflect.TypeFor[api.LaunchRequest]() || r.answer.req == reflect.TypeFor[api.BeginRequest](),
+		r.answer.req == reflect.TypeFor[api.JobRequest](): // an earlier one, or a new one
 		if name := resp.Name(); !slices.Equal(got, []string{"200", "201"}) || op.Responses["200"].typ() != name || op.Responses["201"].typ() != name {
 			t.Errorf("%s: answers %q", at, got)
 		}

@@ -116,7 +116,8 @@ Exit status: see "pinfold help exit-codes".`,
 			if launch.Stdio, err = r.keptStdio(c); err != nil {
 				return err
 			}
-			req := api.JobRequest{Launch: launch, Name: f.name, Session: f.session, MinGrade: launch.MinGrade}
+			req := api.JobRequest{Launch: launch, Name: f.name, Session: f.session, MinGrade: launch.MinGrade, IdempotencyKey: r.key}
+			req.Launch.IdempotencyKey = ""
 			if req.MaxMS, err = f.maxMS(c); err != nil {
 				return err
 			}
@@ -136,6 +137,7 @@ Exit status: see "pinfold help exit-codes".`,
 	f.register(c)
 	l.register(c)
 	r.registerProcess(c)
+	c.Flags().StringVar(&r.key, "key", "", "the same request with the same key starts one job")
 	c.Flags().StringArrayVar(&r.tags, "tag", nil, "your own KEY=VALUE, kept with the process (repeatable)")
 	c.Flags().BoolVarP(&r.tty, "tty", "t", false, "give the command a terminal of its own, for attach")
 	c.Flags().StringVar(&r.stdin, "stdin", "", "null (default), or pipe for write and attach")

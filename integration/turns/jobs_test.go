@@ -163,3 +163,48 @@ func TestStartedJob(t *testing.T) {
 		})
 	})
 }
+
+// A start with a key makes one job, however often it is asked for, at once and
+// after the job has ended.
+func TestJobIsStartedOnce(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{})
+		defer s.stopJobs()
+		f := files(t, "log")
+		req := api.JobRequest{Launch: api.LaunchRequest{Argv: []string{"sh", "-c", "echo >>" + f[0]}, Cwd: "/"}, IdempotencyKey: "k"}
+		ids := make(chan string, 8)
+		for range cap(ids) {
+			go func() {
+				j, err := s.StartJob(t.Context(), req)
+				if err != nil {
+					t.Errorf("start: %v", err)
+				}
+				ids <- j.ID
+			}()
+		}
+		id := <-ids
+		for range cap(ids) - 1 {
+			if other := <-ids; other != id {
+				t.Errorf("two jobs, %s and %s", id, other)
+			}
+		}
+		if _, err := s.WaitJob(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is in the history", func() bool {
+			l, err := s.Jobs(t.Context(), client.JobQuery{})
+			return err == nil && len(l.Jobs) == 0
+		})
+		s.kill()
+		s.restart()
+		if j, err := s.StartJob(t.Context(), req); err != nil || j.ID != id || !j.Repeated || j.State != api.JobEnded {
+			t.Errorf("asked again: %+v (%v)", j, err)
+		}
+		if b, err := os.ReadFile(f[0]); err != nil || string(b) != "\n" {
+			t.Errorf("it ran as %q (%v)", b, err)
+		}
+		req.Name = "other"
+		_, err := s.StartJob(t.Context(), req)
+		wantCode(t, err, api.CodeConflict)
+	})
+}
