@@ -35,8 +35,8 @@ func TestReconnects(t *testing.T) {
 			t.Fatal("no connection", err)
 		}
 		l.close()
-		if !m.active(t.Context(), s.Unit) {
-			t.Fatal("after a reconnect the scope is not active")
+		if active, err := m.active(t.Context(), s.Unit); !active {
+			t.Fatal("after a reconnect the scope is not active", err)
 		}
 	}
 	for range 10 {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -48,7 +50,8 @@ type Scope struct {
 // StartScope makes a delegated scope around a running process and waits until
 // the manager says that it is active. When the connection is lost or nobody
 // answers within Config.Timeout, the manager is asked what became of the unit,
-// over a new connection, and the start is tried once more if it knows of none.
+// over a new connection, and if it knows of none, the start is tried again, for
+// Config.Timeout at most: it may be executing itself anew.
 // All that takes no longer than three times Config.Timeout. The error is an
 // *Error; after one the scope may still come, and lives as long as its process.
 //
@@ -71,7 +74,7 @@ func (m *Manager) StartScope(ctx context.Context, spec ScopeSpec) (Scope, error)
 	if err := m.startSurely(ctx, r); err != nil {
 		return Scope{}, m.startError(op, spec, err)
 	}
-	s, err := m.describe(ctx, spec)
+	s, err := m.describeSurely(ctx, spec)
 	if err != nil {
 		return Scope{}, err
 	}
@@ -80,23 +83,45 @@ func (m *Manager) StartScope(ctx context.Context, spec ScopeSpec) (Scope, error)
 }
 
 // startSurely starts the unit, where it stayed in doubt whether the manager has
-// heard, a second time. That one may find the first: it was heard.
+// heard, again: the second may find the first, which was heard. A manager that
+// executes itself anew, or whose bus is gone, is back within a second or two; one
+// that does not answer at all is not asked any more.
 func (m *Manager) startSurely(ctx context.Context, r *request) error {
 	err := m.start(ctx, r)
-	if !inDoubt(err) {
-		return err
+	for end := time.Now().Add(m.cfg.Timeout); m.mayComeBack(err) && ctx.Err() == nil; {
+		active, aerr := m.active(ctx, r.spec.Unit)
+		switch {
+		case active:
+			return nil
+		case errors.Is(err, errJobPending), isTimeout(aerr):
+			return err
+		}
+		again := m.start(ctx, r)
+		if !isBusError(again, errUnitExists) { // else that is ours, on its way
+			err = again
+		}
+		if time.Now().After(end) {
+			return again
+		}
+		if m.mayComeBack(err) {
+			time.Sleep(backPause)
+		}
 	}
-	if m.active(ctx, r.spec.Unit) {
-		return nil
+	return err
+}
+
+// backPause is between questions to a manager that is away.
+const backPause = 50 * time.Millisecond
+
+// mayComeBack tells of an error that leaves in doubt whether the manager has
+// heard, or says that a manager is away that had been there.
+func (m *Manager) mayComeBack(err error) bool {
+	if inDoubt(err) {
+		return true
 	}
-	if errors.Is(err, errJobPending) || ctx.Err() != nil {
-		return err
-	}
-	again := m.start(ctx, r)
-	if (inDoubt(again) || isBusError(again, errUnitExists)) && m.active(ctx, r.spec.Unit) {
-		return nil
-	}
-	return again
+	_, away := errors.AsType[*Error](err)
+	version, _ := m.Version()
+	return away && version != "" && !errors.Is(err, net.ErrClosed)
 }
 
 // start asks for the scope, with fewer properties as often as the manager says
@@ -128,20 +153,31 @@ func (m *Manager) start(ctx context.Context, r *request) error {
 	}
 }
 
-// active tells whether the manager says that the unit is.
-func (m *Manager) active(ctx context.Context, unit string) bool {
+// active tells whether the manager says that the unit is; an error that it does
+// not say.
+func (m *Manager) active(ctx context.Context, unit string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	l, err := m.connected(ctx)
 	if err != nil {
-		return false
+		return false, err
 	}
 	var state string
 	err = l.get(ctx, unitPath(unit), unitIface, "ActiveState", &state)
-	if isTimeout(err) {
+	if isTimeout(err) || isLost(err) {
 		m.drop(l)
 	}
-	return err == nil && state == "active"
+	return err == nil && state == "active", err
+}
+
+// describeSurely describes it, again where the manager may come back.
+func (m *Manager) describeSurely(ctx context.Context, spec ScopeSpec) (Scope, error) {
+	s, err := m.describe(ctx, spec)
+	for end := time.Now().Add(m.cfg.Timeout); isLost(err) && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(backPause)
+		s, err = m.describe(ctx, spec)
+	}
+	return s, err
 }
 
 // describe reads what the manager says about an active scope.
@@ -172,6 +208,9 @@ func (m *Manager) describe(ctx context.Context, spec ScopeSpec) (Scope, error) {
 		return s, &Error{Op: op, Err: ErrProcessGone,
 			Reason: fmt.Sprintf("it is over already: process %d has exited", spec.PID)}
 	case err != nil:
+		if isLost(err) {
+			m.drop(l)
+		}
 		return s, &Error{Op: op, Reason: err.Error(), Err: err}
 	}
 	return s, nil

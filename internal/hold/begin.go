@@ -27,13 +27,14 @@ func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containme
 	if h.mgr != nil {
 		err := h.scopeTrusted()
 		if err == nil {
+			tried := time.Now()
 			hold, serr := h.begin(ctx, spec, hooks, api.GradeScope, nil)
 			var e *systemd.Error
 			if serr == nil || !errors.As(serr, &e) {
 				return wrap(hold, serr)
 			}
 			err = serr
-			h.distrustScope(serr)
+			h.distrustScope(serr, time.Since(tried))
 		}
 		if h.parent == nil || !api.GradeCgroup.AtLeast(spec.MinGrade) {
 			return nil, scopeError(err)

@@ -299,6 +299,7 @@ func (x *hold) remove(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(x.dir.Path())
 	if errors.Is(err, os.ErrNotExist) {
+		go x.tellSystemd() // a unit that failed may be kept
 		return nil
 	}
 	for _, e := range entries {

@@ -35,8 +35,11 @@ type Config struct {
 	Log          *slog.Logger // nil: silent
 }
 
-// verdictFor is how long a grade that failed is not tried again.
-const verdictFor = time.Minute
+// verdictFor is how long a grade that failed is not tried again: as long as
+// makes the trying cheap, and a minute at most.
+func verdictFor(took time.Duration) time.Duration {
+	return min(max(10*took, time.Second), time.Minute)
+}
 
 // Host begins turns. It implements containment.Host.
 type Host struct {
@@ -287,7 +290,7 @@ func (h *Host) Grade() api.Grade {
 	return api.GradeCgroup
 }
 
-// scopeTrusted is nil, or why scope failed less than verdictFor ago.
+// scopeTrusted is nil, or why scope failed not long enough ago.
 func (h *Host) scopeTrusted() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -297,8 +300,9 @@ func (h *Host) scopeTrusted() error {
 	return nil
 }
 
-func (h *Host) distrustScope(why error) {
+// distrustScope is told that a scope failed, and how long that took.
+func (h *Host) distrustScope(why error, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.scopeBad, h.badWhy = time.Now().Add(verdictFor), why
+	h.scopeBad, h.badWhy = time.Now().Add(verdictFor(took)), why
 }
