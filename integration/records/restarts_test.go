@@ -1,0 +1,142 @@
+package records
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"pinfold.dev/api"
+)
+
+// crowd is how many turns live across how many restarts: PINFOLD_TEST_CROWD is
+// TURNSxRESTARTS, 1000x50 for the whole of it.
+func crowd(t *testing.T) (turns, restarts int) {
+	t.Helper()
+	turns, restarts = 60, 6
+	if s := os.Getenv("PINFOLD_TEST_CROWD"); s != "" {
+		a, b, _ := strings.Cut(s, "x")
+		var err1, err2 error
+		turns, err1 = strconv.Atoi(a)
+		restarts, err2 = strconv.Atoi(b)
+		if err1 != nil || err2 != nil || turns < 1 || restarts < 4 {
+			t.Fatalf("PINFOLD_TEST_CROWD: %q", s)
+		}
+	}
+	return turns, restarts
+}
+
+// usage is what a process holds just now.
+type usage struct {
+	fds     int
+	private int // KiB
+}
+
+func usageOf(t *testing.T, pid int) (u usage) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "Private_") {
+			n, _ := strconv.Atoi(f[1])
+			u.private += n
+		}
+	}
+	return usage{len(fds), u.private}
+}
+
+// Many turns live across many restarts: none is lost, none of their processes is
+// touched, and neither the service nor the
+// keepers grow.
+func TestCrowdAcrossRestarts(t *testing.T) {
+	turns, restarts := crowd(t)
+	s := serve(t)
+	canary := newCanary(t, "")
+	type held struct {
+		turn api.Turn
+		pid  int
+	}
+	all := make([]held, turns)
+	each := func(f func(i int)) {
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := w; i < turns; i += 8 {
+					f(i)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	each(func(i int) {
+		v, err := s.Begin(context.Background(), api.BeginRequest{Label: "crowd " + strconv.Itoa(i), LeaseMS: 3600_000})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		p, err := s.Launch(context.Background(), v.ID, api.LaunchRequest{Argv: []string{"sleep", "100000"}, Cwd: "/"})
+		if err != nil {
+			t.Error(err)
+		}
+		all[i] = held{v, p.PID}
+	})
+	if t.Failed() {
+		return
+	}
+	var first usage
+	keeper := usageOf(t, all[0].turn.KeeperPID)
+	for n := range restarts {
+		if n%2 == 0 {
+			s.kill()
+		} else {
+			s.Close()
+			_ = s.cmd.Process.Signal(os.Interrupt)
+			<-s.gone
+		}
+		s.start()
+		list, err := s.Turns(context.Background(), false, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		alive := 0
+		for _, v := range list.Turns {
+			if v.State == api.StateOpen && v.Alive == 1 && len(v.Degraded) <= len(all[0].turn.Degraded) {
+				alive++
+			}
+		}
+		if alive != turns {
+			t.Fatalf("restart %d: %d turns of %d are as they were", n, alive, turns)
+		}
+		u := usageOf(t, s.cmd.Process.Pid)
+		if n == 1 {
+			first = u
+		}
+		t.Logf("restart %d: %d descriptors, %d KiB private", n, u.fds, u.private)
+		if n > 1 && (u.fds > first.fds+8 || u.private > first.private*3/2+4096) {
+			t.Errorf("restart %d: it has grown from %+v to %+v", n, first, u)
+		}
+	}
+	if now := usageOf(t, all[0].turn.KeeperPID); now.fds > keeper.fds+2 || now.private > keeper.private*3/2+1024 {
+		t.Errorf("a keeper has grown from %+v to %+v", keeper, now)
+	}
+	for i, h := range all {
+		if st := stateOf(h.pid); st == 0 || st == 'Z' {
+			t.Errorf("the process of turn %d is dead", i)
+		}
+	}
+	each(func(i int) {
+		r, err := s.Abandon(context.Background(), all[i].turn.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+		if err != nil || !r.Complete || len(r.Processes) != 1 || r.Processes[0].Status.Signal != "SIGKILL" {
+			t.Errorf("turn %d: complete %v, %+v (%v)", i, r.Complete, r.Processes, err)
+		}
+	})
+	canary.lives()
+}
