@@ -29,8 +29,8 @@ func (l *life) statusIs(p *payload, s api.Status) {
 	switch s.State {
 	case api.ProcessExited:
 		ok = s.Code == p.code
-	case api.ProcessSignaled: // those that run are ended by us
-		ok = p.code < 0 && (s.Signal == "SIGKILL" || s.Signal == "SIGTERM")
+	case api.ProcessSignaled: // those that run are ended by us, or find that who took their output, or held their terminal, is gone
+		ok = p.code < 0 && (s.Signal == "SIGKILL" || s.Signal == "SIGTERM") || l.keeperLost() && (s.Signal == "SIGPIPE" || s.Signal == "SIGHUP")
 	case api.ProcessLost:
 		ok = l.keeperLost() && s.Why != ""
 	}
