@@ -93,11 +93,12 @@ func (t *turn) jobEnded(j *job, note string) {
 	t.touch()
 }
 
-// jobsEnded notes that the jobs of a turn that nobody holds any more have ended;
-// the lock is held.
+// jobsEnded notes that the jobs of a turn that nobody holds any more have ended:
+// one of a hold of its own for the reason that was given for that, unless it has
+// ended by itself, which is a finish of our own. The lock is held.
 func (t *turn) jobsEnded(note string) {
 	for _, j := range t.jobs {
-		if e := t.ending; e != nil && e.Reason != api.ReasonFinished && j.Origin == api.JobStarted && j.Reason == "" {
+		if e := t.ending; e != nil && (e.Reason != api.ReasonFinished || e.Actor.Name == "") && j.Origin == api.JobStarted && j.Reason == "" {
 			a := t.ending.Actor
 			j.Reason, j.Actor = t.ending.Reason, &a
 		}

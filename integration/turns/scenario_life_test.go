@@ -176,10 +176,10 @@ func TestJobsEndWithTheirTurn(t *testing.T) {
 		if err != nil || !r.Complete || len(r.Notes) > 0 {
 			t.Fatalf("%+v (%v)", r, err)
 		}
-		ended(t, s, own.ID)
+		ended(t, s, own.ID, api.ReasonStop)
 		if err := <-gave; err == nil {
 			given++
-			ended(t, s, j.ID)
+			ended(t, s, j.ID, api.ReasonStop)
 			continue
 		} else if !errors.Is(err, api.ErrTurnOver) {
 			t.Errorf("give a job to a turn that ends: %v", err)
@@ -192,15 +192,23 @@ func TestJobsEndWithTheirTurn(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	j, err := s.StartJob(t.Context(), api.JobRequest{Launch: sleeper()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Finish(t.Context(), j.Turn, api.FinishRequest{}); err != nil || !r.Complete {
+		t.Errorf("%+v (%v)", r, err)
+	}
+	ended(t, s, j.ID, api.ReasonFinished)
 	t.Logf("%d jobs were given in time, %d were not", given, refused)
 	beside.lives()
 }
 
-// ended checks that a job has, and tells why.
-func ended(t *testing.T, s *service, id string) {
+// ended checks that a job has, by this process, and tells why.
+func ended(t *testing.T, s *service, id string, why api.Reason) {
 	t.Helper()
 	j, err := s.Job(t.Context(), id)
-	if err != nil || j.State != api.JobEnded || j.Alive > 0 || j.Reason != api.ReasonStop || j.Actor == nil || j.Actor.PID != os.Getpid() {
+	if err != nil || j.State != api.JobEnded || j.Alive > 0 || j.Reason != why || j.Actor == nil || j.Actor.PID != os.Getpid() {
 		t.Errorf("when the receipt is there, job %s is %+v (%v)", id, j, err)
 	}
 }
