@@ -21,7 +21,7 @@ import (
 func TestServiceInBeds(t *testing.T) {
 	needRoot(t)
 	for _, bed := range []struct{ name, root string }{{"host", ""}, {"trixie", "trixie"}} {
-		for _, tests := range []string{"^Test(KeptHandles|StrangersKept)There$", "^TestRestartUnderLoadThere$", "^TestFaults.*There$"} {
+		for _, tests := range []string{"^Test(KeptHandles|StrangersKept|Watchdog)There$", "^TestRestartUnderLoadThere$", "^TestFaults.*There$"} {
 			t.Run(bed.name+"/"+tests, func(t *testing.T) {
 				o := shippedUnits("service", "")
 				o.Timeout = 3 * time.Minute
@@ -135,6 +135,27 @@ func TestKeptHandlesThere(t *testing.T) {
 	}
 	u.systemctl("restart", "pinfold")
 	u.kept(2)
+}
+
+// A service that hangs is ended by the manager, and another one started; turns do
+// not notice, and one that is well is left alone.
+func TestWatchdogThere(t *testing.T) {
+	needBed(t, "service")
+	u := installUnit(t)
+	u.dropIn("pinfold.service", "[Service]\nWatchdogSec=2s\n")
+	u.systemctl("start", "pinfold")
+	c := u.client()
+	canary := canaryTurn(t, c)
+	pid := u.pid()
+	time.Sleep(3 * time.Second)
+	if now := u.pid(); now != pid {
+		t.Errorf("a service that was well is now %d, was %d", now, pid)
+	}
+	if err := syscall.Kill(u.pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	u.soon("another service runs", func() bool { now := u.pid(); return now != 0 && now != pid })
+	canary()
 }
 
 // What is kept under the name of a handle and is not that process's is believed
