@@ -44,8 +44,28 @@ func lastOf(t *testing.T, v int) string {
 	return lines[len(lines)-1] + "^"
 }
 
-// buildOf builds the programs of a commit.
+// buildOf builds the programs of a commit, or of the last one before it that can
+// be built: not every one can.
 func buildOf(t *testing.T, commit string) (bin string) {
+	t.Helper()
+	all, err := git("rev-list", "--max-count=20", commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	for c := range strings.SplitSeq(all, "\n") {
+		bin, err := tryBuild(t, c)
+		if err == nil {
+			t.Logf("built from %s", c)
+			return bin
+		}
+		failed = err
+	}
+	t.Fatal(failed)
+	return ""
+}
+
+func tryBuild(t *testing.T, commit string) (bin string, err error) {
 	t.Helper()
 	src, err := os.MkdirTemp(run.dir, "src.")
 	if err != nil {
@@ -74,9 +94,9 @@ func buildOf(t *testing.T, commit string) (bin string) {
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "PWD="+src)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", commit, err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", commit, err, out)
 	}
-	return bin
+	return bin, nil
 }
 
 // A service of today has the turns of an earlier one: it speaks to the keepers

@@ -26,6 +26,7 @@ var turnID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 type Store struct {
 	turns string // runtime directory + "/turns"
 	hist  *history
+	spare *reserve
 }
 
 // Open opens, and where needed makes, the directories (0700). It fails when
@@ -41,7 +42,7 @@ func Open(runtimeDir, stateDir string, keep Keep) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{turns: turns, hist: h}, nil
+	return &Store{turns: turns, hist: h, spare: openReserve(runtimeDir)}, nil
 }
 
 // Note says, for people, what is wrong with the history; blank: nothing.
@@ -74,7 +75,8 @@ func (s *Store) Close() error { return s.hist.close() }
 // Dir is the turn's runtime directory; Save makes it, Archive removes it.
 func (s *Store) Dir(turn string) string { return filepath.Join(s.turns, turn) }
 
-// Save writes the turn's record.
+// Save writes the turn's record. There is room kept for that of a turn that is
+// being ended, or was.
 func (s *Store) Save(r containment.Record) error {
 	if !turnID.MatchString(r.Turn.ID) {
 		return fmt.Errorf("save record: turn id %q is malformed", r.Turn.ID)
@@ -90,9 +92,13 @@ func (s *Store) Save(r containment.Record) error {
 			err = replaceFile(path, b)
 		}
 	}
+	if err != nil && (r.Ending != nil || r.Receipt != nil) && s.spare.spend(err) {
+		err = replaceFile(path, b)
+	}
 	if err != nil {
 		return fmt.Errorf("save record: %w", err)
 	}
+	s.spare.refill()
 	return nil
 }
 
