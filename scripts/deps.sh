@@ -13,7 +13,8 @@ set -eu
 demo='procps util-linux'
 test="systemd systemd-sysv dbus dbus-user-session libpam-systemd
 	qemu-system-x86 busybox-static mmdebstrap debian-archive-keyring
-	e2fsprogs xz-utils curl python3 nodejs git tmux openssh-client chromium-headless-shell"
+	e2fsprogs xz-utils curl python3 nodejs git tmux openssh-client chromium-headless-shell
+	tini dumb-init catatonit bash"
 case ${1-} in
 demo) want=$demo ;;
 '') want="$demo $test" ;;

@@ -7,23 +7,28 @@ GLOBL zerog<>(SB), NOPTR, $1024
 GLOBL tlsword<>(SB), NOPTR, $16
 GLOBL childStack<>(SB), NOPTR, $65536
 GLOBL plainStack<>(SB), NOPTR, $262144
-GLOBL inherited<>(SB), NOPTR, $8
 GLOBL entered<>(SB), NOPTR, $8
 GLOBL owner<>(SB), NOPTR, $8
 
-DATA all<>+0(SB)/8, $-1
-GLOBL all<>(SB), RODATA|NOPTR, $8
-
 // early is where the kernel starts a program that is linked with -E: at 0(SP) is
 // argc, then argv. Block everything, have boot do the work; if it comes back, the
-// mask is as it was, and the runtime starts.
+// mask is as it was, and the runtime starts. The set is on the stack, so that no
+// page must be read in before, but for the code's.
 TEXT ·early(SB),NOSPLIT|NOFRAME,$0
-	MOVL	$14, AX // rt_sigprocmask(SIG_BLOCK, all, inherited, 8)
+	MOVQ	SP, BX
+	SUBQ	$48, SP
+	ANDQ	$~15, SP
+	MOVQ	BX, 0(SP)  // boot's sp
+	MOVQ	$-1, 16(SP)
+	MOVL	$14, AX // rt_sigprocmask(SIG_BLOCK, 16(SP), 8(SP), 8)
 	XORL	DI, DI
-	LEAQ	all<>(SB), SI
-	LEAQ	inherited<>(SB), DX
+	LEAQ	16(SP), SI
+	LEAQ	8(SP), DX // boot's mask
 	MOVL	$8, R10
 	SYSCALL
+	MOVQ	BX, 32(SP)
+	MOVQ	8(SP), CX
+	MOVQ	CX, 24(SP)
 	MOVQ	$1, entered<>(SB)
 	LEAQ	zerog<>(SB), AX
 	MOVQ	AX, tlsword<>(SB)
@@ -31,21 +36,14 @@ TEXT ·early(SB),NOSPLIT|NOFRAME,$0
 	MOVL	$0x1002, DI
 	LEAQ	tlsword<>+8(SB), SI
 	SYSCALL
-	MOVQ	SP, AX
-	SUBQ	$48, SP
-	ANDQ	$~15, SP
-	MOVQ	AX, 32(SP)
-	MOVQ	AX, 0(SP)
-	MOVQ	inherited<>(SB), CX
-	MOVQ	CX, 8(SP)
 	CALL	·boot(SB)
-	MOVQ	32(SP), SP
-	MOVL	$14, AX // rt_sigprocmask(SIG_SETMASK, inherited, 0, 8)
+	MOVL	$14, AX // rt_sigprocmask(SIG_SETMASK, 24(SP), 0, 8)
 	MOVL	$2, DI
-	LEAQ	inherited<>(SB), SI
+	LEAQ	24(SP), SI
 	XORL	DX, DX
 	MOVL	$8, R10
 	SYSCALL
+	MOVQ	32(SP), SP
 	XORL	DX, DX
 	JMP	_rt0_amd64_linux(SB)
 

@@ -5,41 +5,40 @@
 GLOBL zerog<>(SB), NOPTR, $1024
 GLOBL childStack<>(SB), NOPTR, $65536
 GLOBL plainStack<>(SB), NOPTR, $262144
-GLOBL inherited<>(SB), NOPTR, $8
 GLOBL entered<>(SB), NOPTR, $8
 GLOBL owner<>(SB), NOPTR, $8
 
-DATA all<>+0(SB)/8, $-1
-GLOBL all<>(SB), RODATA|NOPTR, $8
-
 // early is where the kernel starts a program that is linked with -E: at 0(RSP) is
 // argc, then argv. Block everything, have boot do the work; if it comes back, the
-// mask is as it was, and the runtime starts.
+// mask is as it was, and the runtime starts. The set is on the stack, so that no
+// page must be read in before, but for the code's.
 TEXT ·early(SB),NOSPLIT|NOFRAME,$0
-	MOVD	$135, R8 // rt_sigprocmask(SIG_BLOCK, all, inherited, 8)
+	MOVD	RSP, R19
+	SUB	$64, RSP
+	MOVD	R19, 8(RSP) // boot's sp
+	MOVD	$-1, R4
+	MOVD	R4, 24(RSP)
+	MOVD	$135, R8 // rt_sigprocmask(SIG_BLOCK, 24(RSP), 16(RSP), 8)
 	MOVD	$0, R0
-	MOVD	$all<>(SB), R1
-	MOVD	$inherited<>(SB), R2
+	ADD	$24, RSP, R1
+	ADD	$16, RSP, R2 // boot's mask
 	MOVD	$8, R3
 	SVC
+	MOVD	R19, 40(RSP)
+	MOVD	16(RSP), R4
+	MOVD	R4, 32(RSP)
 	MOVD	$1, R0
 	MOVD	R0, entered<>(SB)
 	MOVD	$zerog<>(SB), g
-	MOVD	RSP, R4
-	SUB	$64, RSP
-	MOVD	R4, 40(RSP)
-	MOVD	R4, 8(RSP)
-	MOVD	inherited<>(SB), R5
-	MOVD	R5, 16(RSP)
 	BL	·boot(SB)
-	MOVD	40(RSP), R4
-	MOVD	R4, RSP
-	MOVD	$135, R8 // rt_sigprocmask(SIG_SETMASK, inherited, 0, 8)
+	MOVD	$135, R8 // rt_sigprocmask(SIG_SETMASK, 32(RSP), 0, 8)
 	MOVD	$2, R0
-	MOVD	$inherited<>(SB), R1
+	ADD	$32, RSP, R1
 	MOVD	$0, R2
 	MOVD	$8, R3
 	SVC
+	MOVD	40(RSP), R4
+	MOVD	R4, RSP
 	MOVD	$0, R0
 	B	_rt0_arm64_linux(SB)
 

@@ -1,0 +1,109 @@
+package inits
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// earlySpan is how long after its execve an init may be sent its first signal.
+const earlySpan = 3 * time.Millisecond
+
+// executed waits until the kernel is through with the execve, whose last step it
+// is to lay out the arguments. What comes before that the kernel drops for any
+// PID 1, and no program can have it otherwise.
+func executed(pid int) {
+	for range 1_000_000 {
+		if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); err != nil || len(b) > 0 {
+			return
+		}
+	}
+}
+
+// playEarly: N INIT ARG... As PID 1 it starts the init N times as its child, sends
+// it TERM soon, and tells how often that was lost. The command sleeps for 5 s.
+func playEarly(words []string) int {
+	n, err := strconv.Atoi(words[0])
+	check(err)
+	lost, broken := 0, 0
+	for range n {
+		cmd := exec.Command(words[1], words[2:]...)
+		check(cmd.Start())
+		executed(cmd.Process.Pid)
+		time.Sleep(rand.N(earlySpan)) // without giving up the processor it would not get there
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		count(cmd, &lost, &broken)
+	}
+	fmt.Println("lost", lost, "broken", broken)
+	return 0
+}
+
+// count waits for an init that was told to end.
+func count(cmd *exec.Cmd, lost, broken *int) {
+	late := time.AfterFunc(3*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait()
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case !late.Stop():
+		*lost++
+	case ws.Signaled() && ws.Signal() == syscall.SIGTERM: // before there was a command
+	case ws.ExitStatus() != 143:
+		*broken++
+	}
+}
+
+// earlyAsPID1 does the same with the init as PID 1.
+func earlyAsPID1(t testing.TB, n int, argv ...string) (lost, broken int) {
+	t.Helper()
+	for range n {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		executed(cmd.Process.Pid)
+		time.Sleep(rand.N(earlySpan)) // without giving up the processor it would not get there
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		count(cmd, &lost, &broken)
+	}
+	return lost, broken
+}
+
+func earlyAsChild(t testing.TB, n int, argv ...string) (lost, broken int) {
+	t.Helper()
+	cmd := exec.Command(run.exe, append([]string{"early", strconv.Itoa(n)}, argv...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(out), "lost %d broken %d", &lost, &broken); err != nil {
+		t.Fatalf("%v in %q", err, out)
+	}
+	return lost, broken
+}
+
+// 400 random moments in the first 3 ms: no signal is lost, and the init does not
+// die of one. (The fallback cannot have that.) What the kernel drops for any PID 1
+// is a signal before the first instruction: that takes some 10 µs, and longer only
+// where the processor goes to somebody else then. So one in a hundred is allowed;
+// the others lose ten.
+func TestEarlySignals(t *testing.T) {
+	needRoot(t)
+	const n = 400
+	for _, flags := range [][]string{{"-q", "--"}, {"-q", "-g", "--"}, {"-q", "-g", "--session", "--"}} {
+		argv := append(append([]string{run.early}, flags...), "sleep", "5")
+		if lost, broken := earlyAsPID1(t, n, argv...); lost > n/100 || broken > 0 {
+			t.Errorf("%q as PID 1: %d of %d were lost, %d ended it otherwise", flags, lost, n, broken)
+		}
+		if lost, broken := earlyAsChild(t, n, argv...); lost+broken > 0 {
+			t.Errorf("%q as a child: %d of %d were lost, %d ended it otherwise", flags, lost, n, broken)
+		}
+	}
+}

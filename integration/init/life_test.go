@@ -1,0 +1,149 @@
+package inits
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestExitCodes(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		dir := t.TempDir()
+		plain, noHead := filepath.Join(dir, "plain"), filepath.Join(dir, "nohead")
+		for path, mode := range map[string]os.FileMode{plain: 0o644, noHead: 0o755} {
+			if err := os.WriteFile(path, []byte("echo ran $1\n"), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(t, script(bin, nil, "exit 42"), 42, "")
+		want(t, script(bin, nil, "kill -TERM $$"), 143, "pinfold-init: Main child exited with signal (with signal 'SIGTERM')")
+		want(t, script(bin, []string{"-e", "143", "-e3"}, "kill -TERM $$"), 0, "pinfold-init: Main child exited with signal (with signal 'SIGTERM')")
+		want(t, script(bin, []string{"-e", "143", "-e3"}, "exit 3"), 0, "")
+		want(t, script(bin, []string{"-e", "143", "-e3"}, "exit 4"), 4, "")
+		want(t, stage{Argv: []string{bin, "no-such"}}, 127, "pinfold-init: start no-such: No such file or directory")
+		want(t, stage{Argv: []string{bin, plain}}, 126, "pinfold-init: start "+plain+": Permission denied")
+		want(t, stage{Argv: []string{bin, "/etc"}}, 126, "pinfold-init: start /etc: Permission denied")
+		want(t, stage{Argv: []string{bin, noHead, "here"}}, 0, "ran here")
+	})
+}
+
+// What is left is asked, has its time, and is killed.
+func TestKillRemaining(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		const stubborn = `setsid sh -c 'trap "echo asked" TERM; echo up; while :; do sleep 0.05; done' & sleep 0.5; exit 9`
+		t.Run("grace", func(t *testing.T) {
+			b := start(t, script(bin, []string{"--kill-remaining=700ms"}, stubborn))
+			b.says("asked")
+			began := time.Now()
+			if code := b.code(); code != 9 {
+				t.Errorf("code %d", code)
+			}
+			if d := time.Since(began); d < 300*time.Millisecond {
+				t.Errorf("killed after %v of 700 ms", d)
+			}
+			if n := strings.Count(b.out.String(), "asked"); n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+		t.Run("a second stop signal shortens it", func(t *testing.T) {
+			b := start(t, script(bin, []string{"--kill-remaining=50s"}, stubborn))
+			b.says("asked")
+			b.signal(syscall.SIGTERM)
+			if !b.endsIn(20*time.Second) || b.code() != 9 {
+				t.Errorf("it does not end, or not with 9:\n%s", b.out.String())
+			}
+		})
+		t.Run("it ends when they do", func(t *testing.T) {
+			b := start(t, script(bin, []string{"--kill-remaining=50s"}, `setsid sleep 100 & setsid sh -c 'sleep 100 & wait' & exit 3`))
+			if !b.endsIn(20*time.Second) || b.code() != 3 {
+				t.Errorf("it does not end, or not with 3:\n%s", b.out.String())
+			}
+		})
+	})
+}
+
+func TestWaitOrphans(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		const late = `setsid sh -c 'sleep 0.4; echo late' & exit 4`
+		want(t, script(bin, nil, late), 4, "")
+		want(t, script(bin, []string{"--wait-orphans"}, late), 4, "late")
+		want(t, script(bin, []string{"--wait-orphans=100ms"}, late), 4, "pinfold-init: orphans are left after 100 ms")
+	})
+}
+
+func TestHooks(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		flags := []string{"--on-start", "echo start", "--on-stop=echo stop; exit 7"}
+		want(t, script(bin, flags, "echo main; exit 5"), 5, "start\nmain\nstop\npinfold-init: --on-stop ended with 7")
+		want(t, script(bin, []string{"--on-start", "exit 6", "--on-stop", "echo stop"}, "echo main"), 6,
+			"pinfold-init: --on-start ended with 6: the command is not started")
+		b := start(t, script(bin, []string{"--on-start", "echo up; sleep 100"}, "echo main"))
+		b.says("up")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 143 || strings.Contains(b.out.String(), "main") {
+			t.Errorf("code %d, %q", code, b.out.String())
+		}
+	})
+}
+
+func TestStopTimeout(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		const deaf = `trap "" TERM; echo up; while :; do sleep 0.05; done`
+		b := start(t, script(bin, []string{"--stop-timeout=300ms"}, deaf))
+		b.says("up")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 137 || !strings.Contains(b.out.String(), "not ended 300 ms after the stop signal: killed") {
+			t.Errorf("code %d, %q", code, b.out.String())
+		}
+		b = start(t, script(bin, nil, `trap "" TERM; echo up; exec sleep 1`))
+		b.says("up")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 0 {
+			t.Errorf("without the option: code %d", code)
+		}
+	})
+}
+
+func TestStatusFile(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		file := filepath.Join(t.TempDir(), "status")
+		code, out := result(t, script(bin, []string{"--status", file}, `i=0; while [ $i -lt 20 ]; do (: &); i=$((i+1)); done; sleep 0.3; kill -KILL $$`))
+		b, err := os.ReadFile(file)
+		wantText := `"orphans":20,"code":137,"signal":"SIGKILL"}`
+		if code != 137 || err != nil || !strings.Contains(string(b), wantText) || !strings.Contains(string(b), `"state":"ended"`) {
+			t.Errorf("code %d, status %q (%v), output %q", code, b, err, out)
+		}
+	})
+}
+
+func TestRewrite(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		const say = `for s in HUP USR1 USR2 QUIT; do trap "echo $s" $s; done; echo up; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done`
+		b := start(t, script(bin, []string{"-r", "15:3", "-rHUP:USR1", "--rewrite=10:0"}, say))
+		b.says("up")
+		b.signal(syscall.SIGHUP)
+		b.says("USR1\n")
+		b.signal(syscall.SIGUSR1)
+		b.signal(syscall.SIGTERM)
+		b.says("QUIT")
+		if code := b.code(); code != 0 || strings.Count(b.out.String(), "USR1") != 1 {
+			t.Errorf("code %d, %q", code, b.out.String())
+		}
+	})
+}
+
+// The parent-death signal reaches the command when the init's parent dies.
+func TestParentDeath(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		text := fmt.Sprintf(`sh -c '%s -q -p TERM -- sh -c "trap \"echo told; exit\" TERM; echo up; sleep 100 & wait" & sleep 0.5; kill -KILL $$'; sleep 1; echo late`, bin)
+		b := start(t, script(run.early, nil, text))
+		b.says("late")
+		if out := b.out.String(); !strings.Contains(out, "up\n") || !strings.Contains(out, "told") {
+			t.Fatalf("the command was not told: %q", out)
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package inits
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// stageEnv has the stage that this binary is to set before it executes an init.
+const stageEnv = "PINFOLD_INIT_STAGE"
+
+// world is what all tests share.
+type world struct {
+	exe   string // this binary
+	dir   string
+	early string // pinfold-init as it is shipped
+	plain string // and started by the runtime
+}
+
+// run is this run's world; TestMain fills it in.
+var run world
+
+var update = flag.Bool("update", false, "write the table of docs/init.md anew")
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(stageEnv); spec != "" {
+		playStage(spec)
+	}
+	if len(os.Args) > 2 && os.Args[1] == "early" {
+		os.Exit(playEarly(os.Args[2:]))
+	}
+	flag.Parse()
+	code := 1
+	if err := run.open(); err != nil {
+		fmt.Println("build what is tested:", err)
+	} else {
+		code = m.Run()
+	}
+	_ = os.RemoveAll(run.dir)
+	os.Exit(code)
+}
+
+func (w *world) open() (err error) {
+	if w.exe, err = os.Executable(); err != nil {
+		return err
+	}
+	if w.dir, err = os.MkdirTemp("", "pinfold-init-test."); err != nil {
+		return err
+	}
+	if err := os.Chmod(w.dir, 0o755); err != nil {
+		return err
+	}
+	w.early, w.plain = filepath.Join(w.dir, "early", "pinfold-init"), filepath.Join(w.dir, "plain", "pinfold-init")
+	for path, flags := range map[string]string{w.early: "-s -w -E pinfold.dev/reaper/pid1.early", w.plain: "-s -w"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", path, "pinfold.dev/cmd/pinfold-init")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	return nil
+}
+
+// missing is the one place that skips.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	t.Skip("not here:", what)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		missing(t, "root, who may make PID namespaces")
+	}
+}
+
+// needProgram finds a program, or skips.
+func needProgram(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		missing(t, "the program "+name+" (scripts/deps.sh installs it)")
+	}
+	return path
+}
+
+// builds runs a test with pinfold-init as it is shipped, and as the fallback.
+func builds(t *testing.T, f func(t *testing.T, bin string)) {
+	needRoot(t)
+	t.Run("early", func(t *testing.T) { f(t, run.early) })
+	t.Run("plain", func(t *testing.T) { f(t, run.plain) })
+}
+
+// stage is what an init finds when it starts.
+type stage struct {
+	Ignore, Block uint64   // signals, as bits
+	Close         []int    // descriptors
+	AS, Nproc     uint64   // limits, 0 none
+	Cgroups       []string // cgroup.procs files to be in
+	Errno         int      // of the calls that a filter refuses
+	Calls         []string
+	NoProc        bool
+	Bare          bool // no mount namespace
+	UID           int
+	Argv          []string
+}
+
+func (s stage) text() string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return stageEnv + "=" + string(b)
+}
+
+// without is the environment without some variables.
+func without(env []string, names ...string) (out []string) {
+	for _, e := range env {
+		keep := true
+		for _, n := range names {
+			keep = keep && !strings.HasPrefix(e, n+"=")
+		}
+		if keep {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "stage:", err)
+		os.Exit(120)
+	}
+}
+
+
+func lookPython() (string, error) { return exec.LookPath("python3") }
+
+func bash(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("not here: the program bash")
+	}
+	return path
+}

@@ -1,0 +1,150 @@
+package inits
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// listen is a command that takes every signal that can be taken, and prints each
+// until there has been none for 2 s.
+const listen = `
+import ctypes, platform
+libc = ctypes.CDLL(None, use_errno=True)
+procmask, timedwait = (14, 128) if platform.machine() == "x86_64" else (135, 137)
+class Time(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("n", ctypes.c_long)]
+every, quiet = (ctypes.c_uint8 * 8)(*([255] * 8)), Time(2, 0)
+libc.syscall(procmask, 2, every, 0, 8)
+print("listening", flush=True)
+while True:
+    s = libc.syscall(timedwait, every, 0, ctypes.byref(quiet), 8)
+    if s > 0 and s != 17:
+        print("got", s, flush=True)
+    elif s < 0 and ctypes.get_errno() == 11:
+        break
+`
+
+// listener runs that under an init.
+func listener(t testing.TB, bin string, flags ...string) *box {
+	t.Helper()
+	python, err := lookPython()
+	if err != nil {
+		t.Skip("not here: the program python3 (scripts/deps.sh installs it)")
+	}
+	b := start(t, stage{Argv: append(append([]string{bin}, flags...), "--", python, "-c", listen)})
+	b.says("listening")
+	return b
+}
+
+// got are the signals that arrived.
+func got(out string) (all []int) {
+	for line := range strings.Lines(out) {
+		if s, ok := strings.CutPrefix(line, "got "); ok {
+			n, _ := strconv.Atoi(strings.TrimSpace(s))
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// sendAll sends each signal that a process can take, once, and waits for the end.
+func sendAll(b *box) (arrived []int) {
+	for s := 1; s <= 64; s++ {
+		switch s {
+		case 9, 17, 19:
+			continue
+		}
+		b.signal(syscall.Signal(s))
+		if s >= 20 && s <= 22 { // dumb-init stops itself; and CONT removes what has not arrived
+			time.Sleep(50 * time.Millisecond)
+			b.signal(syscall.SIGCONT)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	b.code()
+	arrived = got(b.out.String())
+	slices.Sort(arrived)
+	return slices.Compact(arrived)
+}
+
+// notForwarded are those of all signals that did not arrive.
+func notForwarded(arrived []int) (list []string) {
+	for s := 1; s <= 64; s++ {
+		if s != 9 && s != 17 && s != 19 && !slices.Contains(arrived, s) {
+			list = append(list, strconv.Itoa(s))
+		}
+	}
+	return list
+}
+
+func TestForwardsEverySignal(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		for _, flags := range [][]string{nil, {"-g"}, {"-c"}, {"--session", "-g"}} {
+			if left := notForwarded(sendAll(listener(t, bin, flags...))); len(left) > 0 {
+				t.Errorf("%q: signals %v are not passed on", flags, left)
+			}
+		}
+	})
+}
+
+// Real-time signals queue: as many arrive as were sent.
+func TestRealTimeSignalsQueue(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		b := listener(t, bin)
+		for range 100 {
+			b.signal(syscall.Signal(40))
+		}
+		b.code()
+		if n := len(got(b.out.String())); n != 100 {
+			t.Errorf("%d of 100 arrived", n)
+		}
+	})
+}
+
+// A burst of signals while children end as fast as they can.
+func TestSignalsInAStorm(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		b := start(t, script(bin, nil, `n=0; trap 'n=$((n+1)); echo usr1' USR1; trap 'echo bye; exit 3' TERM
+			sh -c 'i=0; while [ $i -lt 3000 ]; do (: &); i=$((i+1)); done; echo stormed' & echo up; while :; do wait; sleep 0.1; done`))
+		b.says("up")
+		for range 50 {
+			b.signal(syscall.SIGUSR1)
+		}
+		b.says("usr1")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 3 {
+			t.Errorf("code %d\n%s", code, b.out.String())
+		}
+	})
+}
+
+// kill(2) of PID 1 from inside the namespace, with signals that are deadly.
+func TestDeadlySignalsFromInside(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		for _, s := range []int{4, 5, 6, 7, 8, 11, 31, 9, 19, 27, 64} {
+			text := fmt.Sprintf(`trap "" ILL TRAP ABRT BUS FPE SEGV SYS PROF 64; kill -%d 1; sleep 0.1; echo alive`, s)
+			if s == 64 {
+				text = strings.Replace(text, " 64; kill", "; trap '' 64; kill", 1)
+			}
+			code, out := result(t, stage{Argv: []string{bin, "-q", "--", bash(t), "-c", text}})
+			if code != 0 || !strings.Contains(out, "alive") {
+				t.Errorf("signal %d: code %d, %q", s, code, out)
+			}
+		}
+	})
+}
+
+// What was ignored and blocked outside is so in the command.
+func TestInheritedSignals(t *testing.T) {
+	needRoot(t)
+	const ignore, block = 1<<1 | 1<<9 | 1<<12 | 1<<16 | 1<<27, 1<<3 | 1<<14 | 1<<20 | 1<<39
+	s := stage{Ignore: ignore, Block: block, Argv: []string{run.early, "-q", "--", "/bin/grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"}}
+	want(t, s, 0, fmt.Sprintf("SigBlk:\t%016x\nSigIgn:\t%016x", block, ignore))
+	s.Ignore, s.Block, s.Argv[0] = 1, 1<<20|1<<39, run.plain // of what the runtime leaves alone
+	want(t, s, 0, fmt.Sprintf("SigBlk:\t%016x\nSigIgn:\t%016x", 1<<20|1<<39, 1))
+}

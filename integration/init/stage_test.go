@@ -1,0 +1,66 @@
+package inits
+
+import (
+	"encoding/json"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	seccomp "github.com/elastic/go-seccomp-bpf"
+)
+
+// playStage sets a stage and executes the init there. It does not return.
+func playStage(text string) {
+	runtime.LockOSThread()
+	var s stage
+	check(json.Unmarshal([]byte(text), &s))
+	env := without(os.Environ(), stageEnv)
+	if !s.Bare {
+		check(syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+		if s.NoProc {
+			check(syscall.Mount("none", "/proc", "tmpfs", 0, ""))
+		} else {
+			check(syscall.Mount("proc", "/proc", "proc", 0, ""))
+		}
+	}
+	for _, file := range s.Cgroups {
+		check(os.WriteFile(file, []byte("0"), 0))
+	}
+	limit(syscall.RLIMIT_AS, s.AS)
+	limit(6, s.Nproc) // RLIMIT_NPROC
+	if len(s.Calls) > 0 {
+		check(seccomp.LoadFilter(seccomp.Filter{Flag: seccomp.FilterFlagTSync, NoNewPrivs: true, Policy: seccomp.Policy{
+			DefaultAction: seccomp.ActionAllow,
+			Syscalls: []seccomp.SyscallGroup{{Names: s.Calls,
+				Action: seccomp.ActionErrno | seccomp.Action(s.Errno)}},
+		}}))
+	}
+	if s.UID != 0 {
+		check(syscall.Setgid(s.UID))
+		check(syscall.Setuid(s.UID))
+	}
+	for _, fd := range s.Close {
+		_ = syscall.Close(fd)
+	}
+	for i := range 64 {
+		if s.Ignore>>i&1 != 0 {
+			ign := [4]uint64{1}
+			_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(i+1), uintptr(unsafe.Pointer(&ign)), 0, 8, 0, 0)
+			if e != 0 {
+				check(e)
+			}
+		}
+	}
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 2, uintptr(unsafe.Pointer(&s.Block)), 0, 8, 0, 0)
+	check(syscall.Exec(s.Argv[0], s.Argv, env))
+}
+
+func limit(what int, n uint64) {
+	if n == 0 {
+		return
+	}
+	// Both calls must come right before the execve: the runtime wants more.
+	l := syscall.Rlimit{Cur: n, Max: n}
+	check(syscall.Setrlimit(what, &l))
+}
