@@ -234,6 +234,40 @@ func (m *Manager) endJobs(t *turn, e EndRequest) {
 	}
 }
 
+// claimJob notes who ends the job of a process, if it is one that nobody ends yet.
+func (t *turn) claimJob(process string, c Caller) *job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j := t.job(process)
+	if j == nil || j.EndedAt != nil || j.Reason != "" {
+		return nil
+	}
+	j.Reason, j.Actor = api.ReasonStop, &api.Actor{UID: c.UID, PID: c.PID, Ino: c.Ino, Cgroup: c.Cgroup}
+	return j
+}
+
+// disclaimJob takes that back: it has not ended. A nil job is none.
+func (t *turn) disclaimJob(j *job) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if j != nil && j.EndedAt == nil {
+		j.Reason, j.Actor = "", nil
+	}
+}
+
+// awaitEnd gives a job whose processes have gone time to be known as ended. A nil
+// job is none; in a hold of its own something else may run on.
+func (j *job) awaitEnd(ctx context.Context) {
+	if j == nil {
+		return
+	}
+	select {
+	case <-j.ended:
+	case <-ctx.Done():
+	case <-time.After(censusTime):
+	}
+}
+
 // awaitJobs waits until the jobs that end with a turn are seen gone, for as long
 // as that may take, and says on the receipt which are not.
 func (m *Manager) awaitJobs(t *turn, e EndRequest, r *api.Receipt) {

@@ -45,7 +45,14 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 		return m.wouldEnd(ctx, t, h, proc, req, a)
 	}
 	m.log.Info("process ending", "turn", id, "process", proc, "uid", c.UID, "descendants_only", req.DescendantsOnly, "grace", grace)
+	var j *job
+	if !req.DescendantsOnly {
+		j = t.claimJob(proc, c)
+	}
 	k, err := h.EndLaunch(context.WithoutCancel(ctx), proc, stop, grace, m.cfg.Bound, req.DescendantsOnly)
+	if err != nil || len(k.Survivors) > 0 {
+		t.disclaimJob(j)
+	}
 	if err != nil {
 		return a, asAPI(err, api.CodeInternal, "end "+proc)
 	}
@@ -54,6 +61,7 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 		a.Complete, a.Survivors = false, k.Survivors
 	} else if !req.DescendantsOnly {
 		m.awaitExit(t, proc)
+		j.awaitEnd(ctx)
 	}
 	t.mu.Lock()
 	a.Status = p.view.Status

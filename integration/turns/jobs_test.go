@@ -136,7 +136,7 @@ func TestStartedJob(t *testing.T) {
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		launch := counter(t, files(t, "beat")[0])
-		j, err := s.StartJob(t.Context(), api.JobRequest{Launch: launch, Name: "c", Session: "s1", MaxMS: 100})
+		j, err := s.StartJob(t.Context(), api.JobRequest{Launch: launch, Name: "c", Session: "s1", MaxMS: inMS(time.Second)})
 		if err != nil || j.State != api.JobRunning || j.Origin != api.JobStarted {
 			t.Fatalf("%+v (%v)", j, err)
 		}

@@ -200,6 +200,16 @@ func TestJobsEndWithTheirTurn(t *testing.T) {
 		t.Errorf("%+v (%v)", r, err)
 	}
 	ended(t, s, j.ID, api.ReasonFinished)
+	x := s.begin(t, api.BeginRequest{})
+	p := x.launch(sleeper())
+	if j, err = s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.EndProcess(t.Context(), x.ID, p.ID, api.EndProcessRequest{}); err != nil || !a.Complete {
+		t.Errorf("%+v (%v)", a, err)
+	}
+	ended(t, s, j.ID, api.ReasonStop) // as a process it is ended, too
+	x.abandon(0)
 	t.Logf("%d jobs were given in time, %d were not", given, refused)
 	beside.lives()
 }
