@@ -64,7 +64,10 @@ func runServe(ctx context.Context, o serveOptions) error {
 	m := containment.New(containment.Config{Host: host, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
 		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Retention: o.Retention, OutputRoom: o.OutputRoom})
-	if err := m.Recover(ctx); err != nil {
+	spare := keepSpareFiles()
+	err = m.Recover(ctx)
+	spare.free()
+	if err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)
 	}
 	log.Retain(m.Knows)

@@ -110,6 +110,7 @@ func onMachine() []measurement {
 		measurement{"abandon-launched-1000", 6, func(b *bench, rounds int) error { return b.abandonLaunched(1000, rounds) }},
 		measurement{"bomb", 10, (*bench).bombs},
 		measurement{"idle", 1, (*bench).idle},
+		measurement{"start", 1, (*bench).start},
 	)
 }
 

@@ -126,7 +126,12 @@ func (p *place) serve(name string, grade api.Grade) (*service, error) {
 		return nil, err
 	}
 	defer log.Close()
-	s := &service{cmd: exec.Command(filepath.Join(p.bin, "pinfold"), args...), socket: filepath.Join(dir, "pinfold.sock")}
+	return p.startService(args, filepath.Join(dir, "pinfold.sock"), log, own)
+}
+
+// startService runs a service in a cgroup until it answers.
+func (p *place) startService(args []string, socket string, log, own *os.File) (*service, error) {
+	s := &service{cmd: exec.Command(filepath.Join(p.bin, "pinfold"), args...), socket: socket}
 	s.cmd.Stderr = log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(own.Fd())}
 	if err := s.cmd.Start(); err != nil {

@@ -12,15 +12,15 @@ import (
 	"pinfold.dev/api"
 )
 
-// A live record that is damaged, not to be trusted or of a newer version is told
-// of and left alone, with all that it may name. The others work, and end. When it
-// is mended the turn goes on.
-func TestDamagedRecord(t *testing.T) {
-	for name, c := range map[string]struct {
-		standing api.Standing
-		why      string
-		damage   func(path string, b []byte) error
-	}{
+// damage is what is done to a live record, and how that is told.
+type damage struct {
+	standing api.Standing
+	why      string
+	do       func(path string, b []byte) error
+}
+
+func damages() map[string]damage {
+	return map[string]damage{
 		"truncated": {api.StandingUnread, "", func(p string, b []byte) error { return os.Truncate(p, int64(len(b)/2)) }},
 		"empty":     {api.StandingUnread, "", func(p string, _ []byte) error { return os.Truncate(p, 0) }},
 		"flipped bit": {api.StandingUnread, "check sum", func(p string, b []byte) error {
@@ -45,56 +45,65 @@ func TestDamagedRecord(t *testing.T) {
 			line, _, _ := bytes.Cut(b, []byte("\n"))
 			return os.WriteFile(p, bytes.ReplaceAll(line, []byte(`"id":"`), []byte(`"id":"0`)), 0o600)
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t)
-			canary := newCanary(t, "")
-			bad, good := s.begin(api.BeginRequest{}), s.begin(api.BeginRequest{})
-			held := s.launch(bad.ID, "exec sleep 100000")
-			s.launch(good.ID, "exec sleep 100000")
-			s.kill()
-			path := s.recordPath(bad.ID)
-			whole, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+	}
+}
+
+// A live record that is damaged, not to be trusted or of a newer version is told
+// of and left alone, with all that it may name. The others work, and end. When it
+// is mended the turn goes on.
+func TestDamagedRecord(t *testing.T) {
+	for name, c := range damages() {
+		t.Run(name, c.try)
+	}
+}
+
+func (c damage) try(t *testing.T) {
+	s := serve(t)
+	canary := newCanary(t, "")
+	bad, good := s.begin(api.BeginRequest{}), s.begin(api.BeginRequest{})
+	held := s.launch(bad.ID, "exec sleep 100000")
+	s.launch(good.ID, "exec sleep 100000")
+	s.kill()
+	path := s.recordPath(bad.ID)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.do(path, whole); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(path)
+	s.start()
+	if e := s.entry(bad.ID); e.Standing != c.standing || !strings.Contains(e.Why, c.why) || e.Remedy == "" {
+		t.Errorf("it is told as %+v", e)
+	}
+	if g, err := s.GC(context.Background(), api.GCRequest{}); err != nil {
+		t.Error(err)
+	} else {
+		for _, l := range g.LeftOver {
+			if l.Removed || l.Remove {
+				t.Errorf("gc removed %+v", l)
 			}
-			if err := c.damage(path, whole); err != nil {
-				t.Fatal(err)
-			}
-			before, _ := os.ReadFile(path)
-			s.start()
-			if e := s.entry(bad.ID); e.Standing != c.standing || !strings.Contains(e.Why, c.why) || e.Remedy == "" {
-				t.Errorf("it is told as %+v", e)
-			}
-			if g, err := s.GC(context.Background(), api.GCRequest{}); err != nil {
-				t.Error(err)
-			} else {
-				for _, l := range g.LeftOver {
-					if l.Removed || l.Remove {
-						t.Errorf("gc removed %+v", l)
-					}
-				}
-			}
-			r, err := s.Abandon(context.Background(), good.ID, api.AbandonRequest{GraceMS: new(int64(0))})
-			if err != nil || !r.Complete {
-				t.Errorf("the turn beside: complete %v (%v)", r.Complete, err)
-			}
-			if st := stateOf(held.PID); st == 0 || st == 'Z' {
-				t.Error("what was in the turn is dead")
-			}
-			if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
-				t.Error("the record was touched")
-			}
-			canary.lives()
-			s.kill()
-			if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, whole, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			s.start()
-			if v := s.look(bad.ID); v.State != api.StateOpen || v.Alive != 1 {
-				t.Errorf("mended, it is %s, alive %d", v.State, v.Alive)
-			}
-		})
+		}
+	}
+	r, err := s.Abandon(context.Background(), good.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+	if err != nil || !r.Complete {
+		t.Errorf("the turn beside: complete %v (%v)", r.Complete, err)
+	}
+	if st := stateOf(held.PID); st == 0 || st == 'Z' {
+		t.Error("what was in the turn is dead")
+	}
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Error("the record was touched")
+	}
+	canary.lives()
+	s.kill()
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, whole, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	if v := s.look(bad.ID); v.State != api.StateOpen || v.Alive != 1 {
+		t.Errorf("mended, it is %s, alive %d", v.State, v.Alive)
 	}
 }
 

@@ -53,6 +53,35 @@ func usageOf(t *testing.T, pid int) (u usage) {
 	return usage{len(fds), u.private}
 }
 
+// heldTurn is a turn with one process.
+type heldTurn struct {
+	turn api.Turn
+	pid  int
+}
+
+// each calls f with 0 to n-1, eight at a time.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// asTheyWere counts open turns that hold one process and are no worse than one.
+func asTheyWere(all []api.Turn, one api.Turn) (n int) {
+	for _, v := range all {
+		if v.State == api.StateOpen && v.Alive == 1 && len(v.Degraded) <= len(one.Degraded) {
+			n++
+		}
+	}
+	return n
+}
+
 // Many turns live across many restarts: none is lost, none of their processes is
 // touched, and neither the service nor the
 // keepers grow.
@@ -60,23 +89,8 @@ func TestCrowdAcrossRestarts(t *testing.T) {
 	turns, restarts := crowd(t)
 	s := serve(t)
 	canary := newCanary(t, "")
-	type held struct {
-		turn api.Turn
-		pid  int
-	}
-	all := make([]held, turns)
-	each := func(f func(i int)) {
-		var wg sync.WaitGroup
-		for w := range 8 {
-			wg.Go(func() {
-				for i := w; i < turns; i += 8 {
-					f(i)
-				}
-			})
-		}
-		wg.Wait()
-	}
-	each(func(i int) {
+	all := make([]heldTurn, turns)
+	each(turns, func(i int) {
 		v, err := s.Begin(context.Background(), api.BeginRequest{Label: "crowd " + strconv.Itoa(i), LeaseMS: 3600_000})
 		if err != nil {
 			t.Error(err)
@@ -86,7 +100,7 @@ func TestCrowdAcrossRestarts(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		all[i] = held{v, p.PID}
+		all[i] = heldTurn{v, p.PID}
 	})
 	if t.Failed() {
 		return
@@ -106,13 +120,7 @@ func TestCrowdAcrossRestarts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		alive := 0
-		for _, v := range list.Turns {
-			if v.State == api.StateOpen && v.Alive == 1 && len(v.Degraded) <= len(all[0].turn.Degraded) {
-				alive++
-			}
-		}
-		if alive != turns {
+		if alive := asTheyWere(list.Turns, all[0].turn); alive != turns {
 			t.Fatalf("restart %d: %d turns of %d are as they were", n, alive, turns)
 		}
 		u := usageOf(t, s.cmd.Process.Pid)
@@ -132,7 +140,7 @@ func TestCrowdAcrossRestarts(t *testing.T) {
 			t.Errorf("the process of turn %d is dead", i)
 		}
 	}
-	each(func(i int) {
+	each(turns, func(i int) {
 		r, err := s.Abandon(context.Background(), all[i].turn.ID, api.AbandonRequest{GraceMS: new(int64(0))})
 		if err != nil || !r.Complete || len(r.Processes) != 1 || r.Processes[0].Status.Signal != "SIGKILL" {
 			t.Errorf("turn %d: complete %v, %+v (%v)", i, r.Complete, r.Processes, err)
