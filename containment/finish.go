@@ -95,6 +95,9 @@ func (m *Manager) watchLeftovers(t *turn) {
 // endLeftovers ends what a turn that is over left running; why says why, in words.
 func (m *Manager) endLeftovers(t *turn, why string) (api.Receipt, error) {
 	m.settleLeftovers(t, func(r *api.Receipt, h Hold) bool {
+		if r.LeftoversEndedAt != nil && emptyNow(h) { // what is still held for is jobs
+			return true
+		}
 		r.Notes = append(r.Notes, "the leftovers were ended "+why)
 		return m.kill(t, h, r)
 	})

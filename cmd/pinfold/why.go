@@ -80,9 +80,12 @@ func targetsText(gs []api.Target, st style) string {
 
 func renderPlan(p api.Plan, st style) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "turn %s is %s; to end it for the reason %s would use %s", st.paint(bold, clean(p.Turn)), p.State, p.Reason, clean(p.Mechanism))
-	if p.GraceMS > 0 {
-		fmt.Fprintf(&b, " after a grace of %s", time.Duration(p.GraceMS)*time.Millisecond)
+	fmt.Fprintf(&b, "turn %s is %s", st.paint(bold, clean(p.Turn)), p.State)
+	if p.Mechanism != "none" {
+		fmt.Fprintf(&b, "; to end it for the reason %s would use %s", p.Reason, clean(p.Mechanism))
+		if p.GraceMS > 0 {
+			fmt.Fprintf(&b, " after a grace of %s", time.Duration(p.GraceMS)*time.Millisecond)
+		}
 	}
 	b.WriteString(". Nothing was touched.\n")
 	if len(p.Targets) > 0 {

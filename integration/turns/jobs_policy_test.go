@@ -147,6 +147,15 @@ func TestLeftoversHaveTheirTime(t *testing.T) {
 		})
 		stopped(t, h[:2]...)
 		beats(t, h[2])
+		was, err := s.Receipt(t.Context(), x.ID)
+		if err != nil {
+			t.Error(err)
+		}
+		again, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Leftovers: true}) // there are none any more
+		if err != nil || len(again.Notes) != len(was.Notes) || !again.KilledAt.Equal(*was.KilledAt) || !again.LeftoversEndedAt.Equal(*was.LeftoversEndedAt) {
+			t.Errorf("ended again: %+v, then %+v (%v)", was, again, err)
+		}
+		beats(t, h[2])
 		if j, err = s.Job(t.Context(), j.ID); err != nil || j.State != api.JobRunning || j.Alive != 1 {
 			t.Errorf("%+v (%v)", j, err)
 		}
