@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"pinfold.dev/api"
@@ -29,23 +30,50 @@ func (m *Manager) Recover(ctx context.Context) error {
 		}
 	}
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Turn.CreatedAt.Compare(b.Turn.CreatedAt) })
-	for _, r := range records {
-		if err := m.recoverOne(ctx, r); err != nil {
-			errs = append(errs, fmt.Errorf("turn %s: %w", r.Turn.ID, err))
-		}
-	}
+	errs = append(errs, m.recoverAll(ctx, records)...)
 	fault.Point("recover.done")
 	m.sweepIn(0)
 	return errors.Join(errs...)
 }
 
-func (m *Manager) recoverOne(ctx context.Context, r Record) error {
+// recoverers are how many turns are found again at a time: much of it is waiting
+// for keepers.
+const recoverers = 8
+
+// recoverAll finds turns again. They are entered in whatever order they are
+// found, and known to be as old as their place in the list says.
+func (m *Manager) recoverAll(ctx context.Context, records []Record) []error {
+	m.seq = uint64(len(records))
+	errs := make([]error, len(records))
+	todo := make(chan int)
+	var wg sync.WaitGroup
+	for range min(recoverers, len(records)) {
+		wg.Go(func() {
+			for i := range todo {
+				if err := m.recoverOne(ctx, records[i], uint64(i+1)); err != nil {
+					errs[i] = fmt.Errorf("turn %s: %w", records[i].Turn.ID, err)
+				}
+			}
+		})
+	}
+	for i := range records {
+		todo <- i
+	}
+	close(todo)
+	wg.Wait()
+	return errs
+}
+
+func (m *Manager) recoverOne(ctx context.Context, r Record, seq uint64) error {
 	if r.Schema > RecordSchema {
 		err := fmt.Errorf("its record has schema %d, this service knows %d: left alone: %w", r.Schema, RecordSchema, ErrNewer)
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.unread[r.Turn.ID] = err
 		return err
 	}
 	t := m.reread(r)
+	t.seq = seq
 	if r.Boot != m.cfg.Boot {
 		return m.carry(t, r, m.cfg.Host.Recall(t.id, r.Facts), OtherBoot, fmt.Errorf("the record is of boot %s", r.Boot))
 	}

@@ -120,7 +120,9 @@ func (t *turn) ofSession(session string) bool {
 
 // add enters a turn; the Manager's lock is held.
 func (m *Manager) add(t *turn) {
-	m.seq++
-	t.seq = m.seq
+	if t.seq == 0 {
+		m.seq++
+		t.seq = m.seq
+	}
 	m.turns[t.id] = t
 }

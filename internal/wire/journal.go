@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"io/fs"
 )
 
 // JournalName is the keeper's journal in its turn's directory: one JSON object
@@ -45,7 +46,7 @@ const maxLine = 1 << 20
 // passed over and counted; the last one may just be being written. The error
 // is r's.
 func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
-	in := bufio.NewReaderSize(r, maxLine)
+	in := bufio.NewReaderSize(r, lineRoom(r))
 	for {
 		line, err := in.ReadSlice('\n')
 		long := errors.Is(err, bufio.ErrBufferFull)
@@ -67,6 +68,18 @@ func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
 			return entries, torn, nil
 		}
 	}
+}
+
+// lineRoom is how long a line may be: as long as any, or as a file that is smaller
+// than that, with what may come to it. Thousands may be read when a service starts.
+func lineRoom(r io.Reader) int {
+	const more = 64 << 10
+	if f, ok := r.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		if fi, err := f.Stat(); err == nil && fi.Mode().IsRegular() && fi.Size() < maxLine-more {
+			return int(fi.Size()) + more
+		}
+	}
+	return maxLine
 }
 
 // whole tells whether an entry has what its fact says it has. An unknown fact
