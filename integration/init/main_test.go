@@ -139,7 +139,6 @@ func check(err error) {
 	}
 }
 
-
 func lookPython() (string, error) { return exec.LookPath("python3") }
 
 func bash(t testing.TB) string {

@@ -134,5 +134,4 @@ func want(t *testing.T, s stage, code int, out string) {
 	}
 }
 
-
 func stdin(f *os.File) func(*exec.Cmd) { return func(c *exec.Cmd) { c.Stdin = f } }
