@@ -42,33 +42,21 @@ func write(t *testing.T, file, text string) {
 }
 
 // With four tasks for the whole container it starts, and with all of them in use
-// it goes on reaping and passing on. The stage needs threads of its own, so the
-// limit is set when the init has begun.
+// it goes on reaping and passing on. The fallback's threads want some more.
 func TestFewPids(t *testing.T) {
 	dir := controller(t, "pids")
-	cases := map[string]string{run.early: "4", run.plain: "9"}
-	for bin, limit := range cases {
+	for bin, limit := range map[string]string{run.early: "4", run.plain: "9"} {
 		t.Run(limit, func(t *testing.T) {
-			text := `trap 'echo asked; exit 6' TERM; echo up; read go; i=0; while [ $i -lt 3 ]; do (: &) 2>/dev/null; i=$((i+1)); done; echo full; while :; do read x <&3 || :; done`
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer w.Close()
-			s := stage{Cgroups: []string{dir + "/cgroup.procs"}, Argv: []string{bin, "--", bash(t), "-c", strings.Replace(text, "read x <&3 || :", "read -t 0.05 x", 1)}}
-			b := start(t, s, stdin(r))
-			r.Close()
-			b.says("up")
 			write(t, dir+"/pids.max", limit)
-			if _, err := w.WriteString("go\n"); err != nil {
-				t.Fatal(err)
-			}
+			const text = `trap 'echo asked; exit 6' TERM; echo up; i=0; while [ $i -lt 3 ]; do (: &); (sleep 0.2 &) ; i=$((i+1)); done 2>/dev/null
+				sleep 0.5; echo full; while :; do :; done`
+			s := stage{Argv: []string{"/bin/sh", "-c", "echo 0 >" + dir + `/cgroup.procs; exec "$@"`, "sh", bin, "--", bash(t), "-c", text}}
+			b := start(t, s)
 			b.says("full")
 			b.signal(syscall.SIGTERM)
-			if code := b.code(); code != 6 {
+			if code := b.code(); code != 6 || !strings.Contains(b.out.String(), "asked") {
 				t.Errorf("code %d\n%s", code, b.out.String())
 			}
-			write(t, dir+"/pids.max", "max")
 		})
 	}
 }
@@ -111,6 +99,25 @@ func TestRefusedCalls(t *testing.T) {
 						t.Errorf("%s, %v, %q: code %d\n%s", calls, errno, flags, code, b.out.String())
 					}
 				}
+			}
+		}
+	})
+}
+
+// Without standard input, output and error: what we open ourselves does not take
+// their place, in the command or here. (The runtime has put /dev/null there.)
+func TestNoStandardDescriptors(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		for _, calls := range [][]string{nil, {"rt_sigtimedwait"}} {
+			file := filepath.Join(t.TempDir(), "fds")
+			s := script(bin, []string{"--on-stop", "pwd >>" + file, "--kill-remaining"},
+				"sleep 0.1; cd /proc/1/fd; echo * >"+file+"; cd /proc/$$/fd; echo * >>"+file+"; exit 3")
+			s.Close, s.Calls, s.Errno = []int{0, 1, 2}, calls, int(syscall.ENOSYS)
+			code, _ := result(t, s)
+			b, err := os.ReadFile(file)
+			lines := strings.Split(string(b), "\n")
+			if code != 3 || err != nil || len(lines) < 3 || bin == run.early && strings.ContainsAny(lines[0], "012") || lines[2] == "/" {
+				t.Errorf("without %v: code %d, %q (%v)", calls, code, b, err)
 			}
 		}
 	})

@@ -133,5 +133,3 @@ func want(t *testing.T, s stage, code int, out string) {
 		t.Errorf("%q: code %d, want %d; output %q, want %q", s.Argv, c, code, o, out)
 	}
 }
-
-func stdin(f *os.File) func(*exec.Cmd) { return func(c *exec.Cmd) { c.Stdin = f } }

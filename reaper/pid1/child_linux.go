@@ -177,7 +177,7 @@ func (b *init_) startMain() {
 // input and output, and the directory for --on-stop.
 func (b *init_) letGo() {
 	b.sigfd = -1
-	if b.o.onStop == nil || b.cwd < 3 {
+	if b.o.onStop == nil || b.cwd < 0 {
 		b.cwd = -1
 		closeFrom(3)
 		return

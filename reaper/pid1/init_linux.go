@@ -164,7 +164,7 @@ func (b *init_) settle() {
 	b.adopt()
 	dot := [2]byte{'.'}
 	if fd, e := open(&dot[0], oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); e == 0 {
-		b.cwd = fd
+		b.cwd = above(fd)
 		root := [2]byte{'/'}
 		_, _ = sys(syscall.SYS_CHDIR, addr(&root[0]), 0, 0)
 	}

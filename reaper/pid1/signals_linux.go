@@ -35,7 +35,9 @@ func (b *init_) waitInfo(ms int64, set uint64, info *siginfo) (sig int, e syscal
 		if e2 != 0 {
 			return b.noSignals(e)
 		}
-		b.sigfd = int(fd)
+		if b.sigfd = above(int(fd)); b.sigfd < 0 {
+			return b.noSignals(e)
+		}
 	}
 	return b.readSignal(ms, set, info)
 }

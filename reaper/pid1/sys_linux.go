@@ -22,6 +22,7 @@ const (
 	wUntraced = 2
 	wAll      = 0x40000000 // __WALL
 
+	fDupfdCloexec      = 1030
 	prSetPdeathsig     = 1
 	prSetSubreaper     = 36
 	prGetSubreaper     = 37
@@ -129,6 +130,20 @@ func read(fd int, b *byte, size int) int {
 }
 
 func closeFD(fd int) { _, _ = sys(syscall.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+// above moves a descriptor out of the way of standard input and output, which may
+// not be open.
+func above(fd int) int {
+	if fd > 2 {
+		return fd
+	}
+	r, e := sys(syscall.SYS_FCNTL, uintptr(fd), fDupfdCloexec, 3)
+	closeFD(fd)
+	if e != 0 {
+		return -1
+	}
+	return int(r)
+}
 
 // closeFrom closes every descriptor from there on.
 func closeFrom(first int) { closeRange(first, 1<<31-1) }
