@@ -298,7 +298,10 @@ func (m *Manager) awaitJobs(t *turn, e EndRequest, r *api.Receipt) {
 func (m *Manager) Transfer(ctx context.Context, id string, c Caller, req api.TransferRequest) (api.Job, error) {
 	t, j, ok := m.findJob(id)
 	if !ok {
-		return api.Job{}, noJob(id)
+		if _, err := m.Job(ctx, id); err != nil {
+			return api.Job{}, err
+		}
+		return api.Job{}, jobOver(id)
 	}
 	to, session, err := m.receiver(t, req)
 	if err != nil {
@@ -311,7 +314,7 @@ func (m *Manager) Transfer(ctx context.Context, id string, c Caller, req api.Tra
 	if had := j.Listed; j.EndedAt != nil {
 		t.mu.Unlock()
 		to.strike(id, t, had)
-		return api.Job{}, api.Errorf(api.CodeTurnOver, "job %s has ended", id)
+		return api.Job{}, jobOver(id)
 	}
 	from, was := j.Listed, j.JobRecord
 	if from == "" && j.Origin != api.JobStarted {
@@ -365,6 +368,8 @@ func (m *Manager) receiver(t *turn, req api.TransferRequest) (to *turn, session 
 	}
 	return to, session, err
 }
+
+func jobOver(id string) *api.Error { return api.Errorf(api.CodeTurnOver, "job %s has ended", id) }
 
 // enlist lists a job with a turn that is open at that moment: an ending that ends
 // jobs finds it there. Of no turn it does nothing.

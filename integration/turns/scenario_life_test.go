@@ -200,6 +200,9 @@ func TestJobsEndWithTheirTurn(t *testing.T) {
 		t.Errorf("%+v (%v)", r, err)
 	}
 	ended(t, s, j.ID, api.ReasonFinished)
+	eventually(t, "it is in the history", func() bool { return !exists(s.dir + "/run/turns/" + j.Turn) })
+	_, err = s.Transfer(t.Context(), j.ID, api.TransferRequest{Session: new("s")})
+	wantCode(t, err, api.CodeTurnOver)
 	x := s.begin(t, api.BeginRequest{})
 	p := x.launch(sleeper())
 	if j, err = s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{}); err != nil {
