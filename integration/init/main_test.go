@@ -49,7 +49,10 @@ func (w *world) open() (err error) {
 	if w.exe, err = os.Executable(); err != nil {
 		return err
 	}
-	if w.dir, err = os.MkdirTemp("", "pinfold-init-test."); err != nil {
+	for _, of := range []string{os.TempDir(), "/sys/fs/cgroup/*"} {
+		sweep(of)
+	}
+	if w.dir, err = os.MkdirTemp("", fmt.Sprintf("%s%d.", ours, os.Getpid())); err != nil {
 		return err
 	}
 	if err := os.Chmod(w.dir, 0o755); err != nil {
@@ -64,6 +67,24 @@ func (w *world) open() (err error) {
 		}
 	}
 	return nil
+}
+
+// ours begins the names of what this makes; the pid follows.
+const ours = "pinfold-init-test."
+
+// sweep removes what runs that were killed have left.
+func sweep(in string) {
+	old, _ := filepath.Glob(filepath.Join(in, ours+"*"))
+	for _, path := range old {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), ".")
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			continue
+		}
+		_ = os.Remove(path + "/below") // a cgroup has nothing else that could be removed
+		if os.Remove(path) != nil {
+			_ = os.RemoveAll(path)
+		}
+	}
 }
 
 // missing is the one place that skips.
