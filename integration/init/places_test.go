@@ -120,3 +120,21 @@ func TestKillCgroup(t *testing.T) {
 		}
 	})
 }
+
+// Without /proc it does its work; what is left it finds as PID 1 only, and says so
+// where it is not.
+func TestWithoutProc(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		const text = `setsid sh -c 'trap "echo asked; exit" TERM; while :; do sleep 0.02; done' & sleep 0.3; exit 5`
+		s := script(bin, []string{"--kill-remaining", "--kill-cgroup"}, text)
+		s.NoProc = true
+		code, out := result(t, s)
+		if code != 5 || strings.Count(out, "asked\n") != 1 || !strings.Contains(out, "left alone") {
+			t.Errorf("code %d, %q", code, out)
+		}
+		s.Argv = []string{"/bin/sh", "-c", bin + ` -v --kill-remaining -- sh -c "sleep 5 & exit 5"; echo code $?`}
+		if _, out = result(t, s); !strings.Contains(out, "no /proc: what is left cannot be found, and stays") || !strings.Contains(out, "code 5") {
+			t.Errorf("%q", out)
+		}
+	})
+}
