@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts, hooks containment.Hooks) (containment.Hold, api.Verdict, error) {
 	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{},
 		jobs: jobs{of: map[string]*job{}}}
-	keeper, kv, why := pidfd.OpenVerified(facts.Keeper)
+	keeper, kv, why := openKeeper(turn, facts.Keeper)
 	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
 		x.keeper = keeper
 	}
@@ -61,6 +62,21 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
 	}
 	return x, api.VerdictOwned, nil
+}
+
+// openKeeper opens the recorded keeper, if that is what it is: a keeper will be
+// killed, and a record could name any process, with everything that identifies it.
+func openKeeper(turn string, rec api.Identity) (*pidfd.Handle, api.Verdict, []string) {
+	h, v, why := pidfd.OpenVerified(rec)
+	if h == nil {
+		return h, v, why
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", rec.PID))
+	if err == nil && bytes.Contains(line, []byte("\x00--turn\x00"+turn+"\x00")) {
+		return h, v, why
+	}
+	_ = h.Close()
+	return nil, api.VerdictForeign, append(why, "it was not started as this turn's keeper")
 }
 
 // Recall tells what the keeper of a turn had written down. Its turn may be of

@@ -1,0 +1,58 @@
+//go:build linux
+
+package hold
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/internal/sys/systest"
+	"pinfold.dev/pidfd"
+)
+
+// A record may name a stranger as the keeper, with all that identifies that: it
+// is no keeper of this turn, and lives. The turn is held, and ended, without one.
+func TestStrangerAsKeeper(t *testing.T) {
+	s := begin(t)
+	p1 := s.start("p1", "sleep", "1000")
+	stranger := systest.Start(t, exec.Command("sleep", "1000"))
+	handle, err := pidfd.Open(stranger.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	own, err := handle.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := mustLive(t, stranger.PID())
+	dead := mustEnd(t, p1.PID)
+	s.mu.Lock()
+	unbegun := s.facts
+	s.mu.Unlock()
+	unbegun.Keeper, unbegun.Cgroup, unbegun.Grade = own, "", ""
+	if h, v, err := s.host.Recover(t.Context(), s.turn, unbegun, s.hooks()); h != nil || v != api.VerdictGone || err != nil {
+		t.Errorf("a turn that had not begun: %v, %s, %v", h, v, err)
+	}
+	live()
+	s.mu.Lock()
+	keeper := s.facts.Keeper
+	s.facts.Keeper = own
+	s.mu.Unlock()
+	s.restart()
+	if _, err := s.Kill(t.Context(), 20*time.Second); err != nil {
+		t.Error(err)
+	}
+	dead()
+	if err := s.EndKeeper(t.Context()); err != nil {
+		t.Error(err)
+	}
+	live()
+	s.mu.Lock()
+	s.facts.Keeper = keeper
+	s.mu.Unlock()
+	s.restart()
+	s.endTurn()
+}
