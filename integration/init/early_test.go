@@ -91,14 +91,14 @@ func earlyAsChild(t testing.TB, n int, argv ...string) (lost, broken int) {
 	return lost, broken
 }
 
-// 400 random moments in the first 3 ms: no signal is lost, and the init does not
+// 600 random moments in the first 3 ms, 100 for each way to start it: no signal is lost, and the init does not
 // die of one. (The fallback cannot have that.) What the kernel drops for any PID 1
 // is a signal before the first instruction: that takes some 10 µs, and longer only
 // where the processor goes to somebody else then. So one in a hundred is allowed;
 // the others lose ten.
 func TestEarlySignals(t *testing.T) {
 	needRoot(t)
-	const n = 400
+	const n = 100
 	for _, flags := range [][]string{{"-q", "--"}, {"-q", "-g", "--"}, {"-q", "-g", "--session", "--"}} {
 		argv := append(append([]string{run.early}, flags...), "sleep", "5")
 		if lost, broken := earlyAsPID1(t, n, argv...); lost > n/100 || broken > 0 {

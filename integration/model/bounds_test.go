@@ -20,7 +20,7 @@ func howLong(t *testing.T) time.Duration {
 	if testing.Short() {
 		return 20 * time.Second
 	}
-	return time.Minute
+	return 30 * time.Second
 }
 
 // rapidDefaults are for scenes that take seconds each, and that time has its part

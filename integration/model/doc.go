@@ -4,7 +4,7 @@
 // that knows who must live and who must be gone; after every step the two are
 // compared. It has tests only.
 //
-// It goes on for a minute, with -short for a third of that, and for as long as
+// It goes on for half a minute, with -short for 20 s, and for as long as
 // PINFOLD_MODEL_FOR says (1h). A failure tells its seed and all steps; the seed
 // is tried again with -rapid.seed, though time and the kernel have their part in
 // what happens.

@@ -132,7 +132,7 @@ func (w *world) build() error {
 		return nil
 	}
 	w.bin = filepath.Join(w.dir, "bin")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", w.bin+"/", "pinfold.dev/cmd/pinfold", "pinfold.dev/cmd/pinfold-init")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=pinfold.dev/cmd/pinfold-init=-E pinfold.dev/reaper/pid1.early", "-o", w.bin+"/", "pinfold.dev/cmd/pinfold", "pinfold.dev/cmd/pinfold-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, out)

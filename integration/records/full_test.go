@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
-	visits := 5
+	visits := 2
 	if testing.Short() {
 		visits = 1
 	}
