@@ -24,7 +24,7 @@ type footprint struct {
 	children    int   // keepers, and zombies
 	anonymous   int64 // bytes of memory that no file backs
 	cgroups     int   // below this run's, and scopes
-	files       int   // in the runtime and the state directory
+	files       int   // in the runtime and the state directory, without the segments of the event log, which bounds itself
 }
 
 func (f footprint) String() string {
@@ -43,6 +43,7 @@ func (s *service) footprint() footprint {
 	for _, dir := range []string{s.dir + "/run", s.dir + "/state"} {
 		f.files += countBelow(dir, false)
 	}
+	f.files -= countBelow(s.dir+"/state/events", false)
 	return f
 }
 
