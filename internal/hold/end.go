@@ -178,7 +178,7 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *c
 // Census asks the keeper what is left below it: processes that had left the
 // turn's cgroup. They are told, not touched.
 func (x *hold) Census(ctx context.Context) ([]api.Outside, error) {
-	x.awaitJoined(ctx)
+	x.awaitUnkept(ctx)
 	x.mu.Lock()
 	l := x.link
 	out := append([]api.Outside(nil), x.escaped...)

@@ -53,7 +53,7 @@ type proc struct {
 	exit    *wire.Exit
 	lost    string        // why the end will never be known
 	joined  bool          // it is somebody else's child, and no keeper tells of it
-	told    chan struct{} // for one that joined: closed once its end was told
+	told    chan struct{} // for one of whose end no keeper tells: closed once it was told
 }
 
 // Facts are what is recorded.

@@ -72,13 +72,13 @@ func (x *hold) enterJoined(s wire.Started, h *pidfd.Handle) {
 	}()
 }
 
-// awaitJoined waits until the ends of those that had joined were told, as far as
-// they have ended.
-func (x *hold) awaitJoined(ctx context.Context) {
-	for _, id := range x.joinedIDs() {
+// awaitUnkept waits until the ends of those that had joined, and of those whose
+// keeper is gone, were told, as far as they have ended.
+func (x *hold) awaitUnkept(ctx context.Context) {
+	for _, id := range x.unkeptIDs() {
 		x.mu.Lock()
 		p := x.procs[id]
-		h := p.handle
+		h, told := p.handle, p.told
 		x.mu.Unlock()
 		if h == nil {
 			continue
@@ -87,17 +87,17 @@ func (x *hold) awaitJoined(ctx context.Context) {
 			continue
 		}
 		select {
-		case <-p.told:
+		case <-told:
 		case <-ctx.Done():
 		}
 	}
 }
 
-func (x *hold) joinedIDs() (ids []string) {
+func (x *hold) unkeptIDs() (ids []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, p := range x.procs {
-		if p.joined {
+		if p.told != nil {
 			ids = append(ids, id)
 		}
 	}

@@ -272,8 +272,13 @@ func (x *hold) loseKeeper(why string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, p := range x.procs {
-		if p.exit == nil && !p.joined {
-			go x.watchLost(id, p.handle)
+		if h := p.handle; p.exit == nil && !p.joined {
+			told := make(chan struct{})
+			p.told = told
+			go func() {
+				defer close(told)
+				x.watchLost(id, h)
+			}()
 		}
 	}
 }

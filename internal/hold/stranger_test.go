@@ -4,6 +4,8 @@ package hold
 
 import (
 	"os/exec"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,5 +56,29 @@ func TestStrangerAsKeeper(t *testing.T) {
 	s.facts.Keeper = keeper
 	s.mu.Unlock()
 	s.restart()
+	s.endTurn()
+}
+
+// How those ended that an ending killed is known when that is accounted for, with
+// the keeper gone as well: their handles tell.
+func TestKilledWithoutKeeper(t *testing.T) {
+	s := begin(t)
+	s.start("p1", "sleep", "1000")
+	if err := s.EndKeeper(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.restart()
+	if _, err := s.Kill(t.Context(), 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Census(t.Context()); err == nil {
+		t.Error("a census without a keeper")
+	}
+	s.mu.Lock()
+	told := slices.Clone(s.told)
+	s.mu.Unlock()
+	if len(told) != 1 || told[0].Status.SignalNumber != int(syscall.SIGKILL) && !(oldKernel(t) && told[0].Status.State == api.ProcessLost) {
+		t.Errorf("told of the ends: %+v", told)
+	}
 	s.endTurn()
 }
