@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"pinfold.dev/api"
@@ -286,7 +287,7 @@ func (x *hold) loseKeeper(why string) {
 // readJournal enters the launches that the keeper had written down. One that
 // was only intended may have run: its end is lost.
 func (x *hold) readJournal() {
-	f, err := os.Open(filepath.Join(x.facts.Dir, wire.JournalName))
+	f, err := openOwn(filepath.Join(x.facts.Dir, wire.JournalName))
 	if err != nil {
 		x.host.log.Warn("read the journal of a lost keeper", "turn", x.turn, "error", err)
 		return
@@ -299,6 +300,23 @@ func (x *hold) readJournal() {
 	for _, r := range wire.Launches(entries) {
 		x.remember([]wire.Process{r.Process}, nil)
 	}
+}
+
+// openOwn opens a file that nobody else can have written, and that has an end.
+func openOwn(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil {
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		if fi.Mode().IsRegular() && ok && int(st.Uid) == os.Geteuid() && fi.Mode().Perm()&0o022 == 0 {
+			return f, nil
+		}
+		err = fmt.Errorf("read %s: not a file that only we may write (%s)", path, fi.Mode())
+	}
+	return nil, errors.Join(err, f.Close())
 }
 
 // watchLost waits for a process whose keeper is gone.

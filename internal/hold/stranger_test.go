@@ -3,7 +3,10 @@
 package hold
 
 import (
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/internal/sys/systest"
+	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
 
@@ -79,6 +83,36 @@ func TestKilledWithoutKeeper(t *testing.T) {
 	s.mu.Unlock()
 	if len(told) != 1 || told[0].Status.SignalNumber != int(syscall.SIGKILL) && !(oldKernel(t) && told[0].Status.State == api.ProcessLost) {
 		t.Errorf("told of the ends: %+v", told)
+	}
+	s.endTurn()
+}
+
+// A journal that is no file of ours, or has no end, is not read, and does not keep
+// the service from its turns.
+func TestJournalOfAStranger(t *testing.T) {
+	s := begin(t)
+	s.start("p1", "sleep", "1000")
+	if err := s.EndKeeper(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(s.facts.Dir, wire.JournalName)
+	own, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, replace := range map[string]func() error{
+		"fifo":     func() error { return syscall.Mkfifo(path, 0o600) },
+		"link":     func() error { return os.Symlink("/dev/zero", path) },
+		"another":  func() error { return errors.Join(os.WriteFile(path, own, 0o600), os.Chown(path, 65534, -1)) },
+		"writable": func() error { return errors.Join(os.WriteFile(path, own, 0o600), os.Chmod(path, 0o666)) },
+	} {
+		if err := errors.Join(os.Remove(path), replace()); err != nil {
+			t.Fatal(err)
+		}
+		s.restart()
+		if known := s.Processes(); len(known) != 0 {
+			t.Errorf("%s: it is believed: %+v", name, known)
+		}
 	}
 	s.endTurn()
 }
