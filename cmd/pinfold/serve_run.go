@@ -176,6 +176,9 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
+	if err := closed(o.RuntimeDir); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(o.RuntimeDir, "lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -189,6 +192,19 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock the runtime directory: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
 	}
 	return func() { f.Close() }, nil
+}
+
+// closed refuses a directory in which others may write: who names another mark
+// there, or has the records away, has turns ended that are nobody's strays.
+func closed(dir string) error {
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("look at the runtime directory: %w", err)
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("use %s: others may write the runtime directory (%s)", dir, fi.Mode())
+	}
+	return nil
 }
 
 // lockWait is how long a lock may be held by what a killed service was just
