@@ -176,7 +176,7 @@ while [ $i -lt 200 ]; do cat "$kept"; i=$((i+1)); done; grep -R seed . ; echo gr
 	if text := x.keptOutput(p.ID, client.OutputQuery{Tail: new(int64(7))}); text != "grep 1\n" {
 		t.Errorf("its last words: %q", text)
 	}
-	if out, err := exec.Command("du", "-sk", filepath.Dir(kept)).Output(); err != nil || kilobytes(string(out)) > most>>10+200 {
+	if out, err := run.kids.output(exec.Command("du", "-sk", filepath.Dir(kept))); err != nil || kilobytes(string(out)) > most>>10+200 {
 		t.Errorf("on the disk: %s (%v)", out, err)
 	}
 	x.abandon(0)

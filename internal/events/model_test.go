@@ -184,6 +184,9 @@ func TestDamage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if len(b) == 0 { // an earlier hit took all of it
+				continue
+			}
 			at := rapid.IntRange(0, len(b)-1).Draw(t, "at")
 			junk := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "junk")
 			over := rapid.IntRange(0, len(b)-at).Draw(t, "over")

@@ -38,6 +38,7 @@ func (x *hold) startKeeper() error {
 	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
 		return fmt.Errorf("identify the keeper: %w", err)
 	}
+	x.facts.Keeper.CgroupID = 0 // part of who it is once it is where it belongs, see place
 	return nil
 }
 
