@@ -203,6 +203,7 @@ func TestClientThatIsGone(t *testing.T) {
 				if err := os.WriteFile(f[1], nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
+				eventually(t, "the keeper's answer is entered", func() bool { return len(x.look().Processes) == 1 })
 				v := x.ended("p1")
 				if got := strings.TrimSpace(string(v.Status.State) + " " + map[bool]string{true: "5", false: v.Status.Signal}[v.Status.Code == 5]); got != c.want {
 					t.Errorf("it ended: %+v, want %s", v.Status, c.want)
