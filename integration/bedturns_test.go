@@ -14,7 +14,7 @@ import (
 func TestTurnsInBeds(t *testing.T) {
 	needRoot(t)
 	binary := PackageTests(t, "integration/turns")
-	short := []string{"-test.short", "-test.skip='^Test(" + strings.Join([]string{"HostileClients", "DeadlineOutlivesTheService",
+	short := []string{"-test.short", "-test.skip=^Test(" + strings.Join([]string{"HostileClients", "DeadlineOutlivesTheService",
 		"EndPolicy.*", "RestartAmidstEachClock", "(Killed|Stopped)Gateway", "SilentBuildIsNotIdle", "LogThatNobodyReads",
 		"BackAtTheLastInstant", "WhatATurnHeldIsFree", "ExitIsNotHeldUpByAnybody", "StartOnABusyHost", "Much.*"}, "|") + ")$"}
 	host := short
