@@ -346,7 +346,8 @@ func (x *hold) tellSystemd() {
 }
 
 // rmScope removes the directory of a scope that systemd has stopped. It does that
-// itself, but not when our removal of what was below came in between.
+// itself, but not when our removal of what was below came in between; and one that
+// is stopped as soon as it was started may be made once more after it was removed.
 func (x *hold) rmScope() {
 	if x.facts.Cgroup == "" {
 		return
@@ -354,9 +355,10 @@ func (x *hold) rmScope() {
 	var err error
 	for try := range stopTries {
 		time.Sleep(50 * time.Millisecond << try)
-		if err = os.Remove(x.facts.Cgroup); err == nil || errors.Is(err, os.ErrNotExist) { // rmdir: never a populated one
-			return
-		}
+		err = os.Remove(x.facts.Cgroup) // rmdir: never a populated one
+	}
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		return
 	}
 	x.host.log.Warn("remove the cgroup of a scope that was stopped", "unit", x.facts.Unit, "error", err)
 }
