@@ -355,10 +355,11 @@ func (x *hold) rmScope() {
 	var err error
 	for try := range stopTries {
 		time.Sleep(50 * time.Millisecond << try)
-		err = os.Remove(x.facts.Cgroup) // rmdir: never a populated one
-	}
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return
+		if err = os.Remove(x.facts.Cgroup); err == nil || errors.Is(err, os.ErrNotExist) { // rmdir: never a populated one
+			path := x.facts.Cgroup
+			time.AfterFunc(time.Second, func() { _ = os.Remove(path) })
+			return
+		}
 	}
 	x.host.log.Warn("remove the cgroup of a scope that was stopped", "unit", x.facts.Unit, "error", err)
 }
