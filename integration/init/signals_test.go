@@ -34,7 +34,7 @@ func listener(t testing.TB, bin string, flags ...string) *box {
 	t.Helper()
 	python, err := lookPython()
 	if err != nil {
-		t.Skip("not here: the program python3 (scripts/deps.sh installs it)")
+		missing(t, "the program python3 (scripts/deps.sh installs it)")
 	}
 	b := start(t, stage{Argv: append(append([]string{bin}, flags...), "--", python, "-c", listen)})
 	b.says("listening")
