@@ -156,18 +156,31 @@ func (m *Manager) start(ctx context.Context, r *request) error {
 // active tells whether the manager says that the unit is; an error that it does
 // not say.
 func (m *Manager) active(ctx context.Context, unit string) (bool, error) {
+	state, err := m.state(ctx, unit)
+	return err == nil && state == "active", err
+}
+
+// Over tells that the manager has no such unit, or knows it as over: nobody is to
+// be put into its cgroup any more. The answer no may be no more than an error.
+func (m *Manager) Over(ctx context.Context, unit string) bool {
+	state, err := m.state(ctx, unit)
+	return isBusError(err, errNoSuchUnit, errUnknownObject) || err == nil && (state == "inactive" || state == "failed")
+}
+
+// state is the unit's ActiveState, see systemd(1).
+func (m *Manager) state(ctx context.Context, unit string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	l, err := m.connected(ctx)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	var state string
 	err = l.get(ctx, unitPath(unit), unitIface, "ActiveState", &state)
 	if isTimeout(err) || isLost(err) {
 		m.drop(l)
 	}
-	return err == nil && state == "active", err
+	return state, err
 }
 
 // describeSurely describes it, again where the manager may come back.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pinfold.dev/cgroup"
+	"pinfold.dev/integration/guard"
 )
 
 // setting is how the service of a test holds turns, and who uses it. Without
@@ -219,13 +220,7 @@ func (p place) left() (left []string) {
 		return []string{err.Error()}
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		left = nil
-		_ = filepath.WalkDir(m.Path, func(p string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), "pinfold-") && strings.HasSuffix(d.Name(), ".scope") {
-				left = append(left, p)
-			}
-			return nil
-		})
+		left = guard.Scopes(m.Path)
 		if len(left) == 0 || time.Now().After(end) {
 			return left
 		}

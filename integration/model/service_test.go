@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
+	"pinfold.dev/integration/guard"
 )
 
 // service is a `pinfold serve` with directories of its own.
@@ -103,9 +103,7 @@ func (s *service) stop() error {
 		}
 	}
 	for end := time.Now().Add(patience(20 * time.Second)); run.grade == api.GradeScope; time.Sleep(5 * time.Millisecond) {
-		scopes := slices.DeleteFunc(cgroups(run.mount), func(d string) bool {
-			return !strings.HasPrefix(filepath.Base(d), "pinfold-") || !strings.HasSuffix(d, ".scope")
-		})
+		scopes := guard.Scopes(run.mount)
 		if len(scopes) == 0 {
 			break
 		}

@@ -15,6 +15,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
+	guards "pinfold.dev/integration/guard"
 )
 
 // service is a running `pinfold serve` with directories of its own.
@@ -248,17 +249,11 @@ func (s *service) leftovers() {
 }
 
 // scopes are the scopes whose cgroups there are.
-func (s *service) scopes() (out []string) {
+func (s *service) scopes() []string {
 	if s.grade != api.GradeScope {
 		return nil
 	}
-	_ = filepath.WalkDir(run.mount, func(p string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), "pinfold-") && strings.HasSuffix(d.Name(), ".scope") {
-			out = append(out, p)
-		}
-		return nil
-	})
-	return out
+	return guards.Scopes(run.mount)
 }
 
 // describe tells what is in cgroups.

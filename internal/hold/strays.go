@@ -99,7 +99,7 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 	}
 	defer d.Close()
 	v := h.whose(d)
-	if v == api.VerdictUnverifiable && h.inOwn(path) {
+	if v == api.VerdictUnverifiable && (h.inOwn(path) || h.remade(ctx, d)) {
 		_ = os.Remove(path) // made and not marked yet: rmdir takes it only if nobody is in it
 	}
 	if containment.RuleFor(containment.FoundStray, v).Do != containment.DeedEnd {
@@ -121,6 +121,17 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 		return fmt.Errorf("remove the stray %s, which had our mark and no record: %w", path, err)
 	}
 	return fmt.Errorf("ended the stray %s, which had our mark and no record: %d processes", path, k.Seen)
+}
+
+// remade tells whether a directory is one that systemd has made once more for a
+// scope that is over, and forgotten: rmScope removes those, unless it is killed.
+func (h *Host) remade(ctx context.Context, d *cgroup.Dir) bool {
+	unit := filepath.Base(d.Path())
+	if h.mgr == nil || h.inOwn(d.Path()) || !strings.HasSuffix(unit, ".scope") {
+		return false
+	}
+	live, err := d.Populated()
+	return err == nil && !live && h.mgr.Over(ctx, unit)
 }
 
 // whose is the verdict on a cgroup that no record names, by its mark.
