@@ -43,17 +43,24 @@ func playStage(text string) {
 	for _, fd := range s.Close {
 		_ = syscall.Close(fd)
 	}
-	for i := range 64 {
-		if s.Ignore>>i&1 != 0 {
-			ign := [4]uint64{1}
-			_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(i+1), uintptr(unsafe.Pointer(&ign)), 0, 8, 0, 0)
-			if e != 0 {
-				check(e)
-			}
-		}
-	}
+	s.dispositions()
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 2, uintptr(unsafe.Pointer(&s.Block)), 0, 8, 0, 0)
 	check(syscall.Exec(s.Argv[0], s.Argv, env))
+}
+
+// dispositions sets every signal's: what this run has inherited itself, as under
+// nohup(1), is none of the stage's.
+func (s stage) dispositions() {
+	for i := range 64 {
+		if n := syscall.Signal(i + 1); n == syscall.SIGKILL || n == syscall.SIGSTOP {
+			continue
+		}
+		act := [4]uint64{uint64(s.Ignore >> i & 1)} // SIG_IGN is 1, SIG_DFL 0
+		_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(i+1), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+		if e != 0 {
+			check(e)
+		}
+	}
 }
 
 func limit(what int, n uint64) {
