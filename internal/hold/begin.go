@@ -66,10 +66,7 @@ func scopeError(err error) error {
 // begin makes a keeper in a cgroup, in the order that its grade asks for, and
 // hands the cgroup over to it.
 func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks, g api.Grade, degraded []string) (_ *hold, err error) {
-	x := &hold{host: h, hooks: hooks, turn: spec.Turn, procs: map[string]*proc{}, early: map[string]wire.Exit{}, jobs: jobs{of: map[string]*job{}},
-		facts: containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
-			Spool: spec.Spool, OutputMax: spec.OutputMax,
-			UserManager: os.Geteuid() != 0, Degraded: append(degraded, h.missing(g)...)}}
+	x := h.newHold(spec.Turn, h.newFacts(spec, g, degraded), hooks)
 	if g == api.GradeScope {
 		x.facts.Unit = systemd.UnitName(spec.Turn)
 	}
@@ -83,7 +80,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 			return nil, err
 		}
 	}
-	if err = x.startKeeper(); err != nil {
+	if err = x.startKeeper(x.home); err != nil {
 		return nil, err
 	}
 	fault.Point("keeper.started")
@@ -99,6 +96,7 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err != nil {
 		return nil, err
 	}
+	x.told = x.whatToHold()
 	if err = x.tellHold(ctx); err != nil {
 		return nil, err
 	}
@@ -136,6 +134,24 @@ func (x *hold) furnish(ctx context.Context, spec containment.Spec) error {
 // whatToHold is what the keeper is told once its turn's cgroup is furnished.
 func (x *hold) whatToHold() wire.Hold {
 	return wire.Hold{Work: x.work.Path(), Gate: x.host.gate, Spool: x.facts.Spool, OutputMax: x.facts.OutputMax}
+}
+
+// newFacts are what is known of a turn before there is anything of it.
+func (h *Host) newFacts(spec containment.Spec, g api.Grade, degraded []string) containment.Facts {
+	return containment.Facts{Grade: g, Nonce: h.nonce(), Dir: filepath.Join(h.cfg.RuntimeDir, "turns", spec.Turn),
+		Spool: spec.Spool, OutputMax: spec.OutputMax,
+		UserManager: os.Geteuid() != 0, Degraded: append(degraded, h.missing(g)...)}
+}
+
+// newHold is a hold that holds nothing yet.
+func (h *Host) newHold(turn string, f containment.Facts, hooks containment.Hooks) *hold {
+	x := &hold{keeping: newKeeping(h, turn, f, hooks), jobs: jobs{of: map[string]*job{}}}
+	x.body = x
+	return x
+}
+
+func newKeeping(h *Host, turn string, f containment.Facts, hooks containment.Hooks) keeping {
+	return keeping{host: h, hooks: hooks, turn: turn, facts: f, procs: map[string]*proc{}, early: map[string]wire.Exit{}}
 }
 
 // nonce marks a turn's cgroup as this service's, and as this very turn.

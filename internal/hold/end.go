@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -27,7 +28,7 @@ const (
 )
 
 // Fence returns once the keeper launches nothing more, or is dead.
-func (x *hold) Fence(ctx context.Context) error {
+func (x *keeping) Fence(ctx context.Context) error {
 	x.mu.Lock()
 	l := x.link
 	x.mu.Unlock()
@@ -48,7 +49,7 @@ func (x *hold) Fence(ctx context.Context) error {
 }
 
 // keeperDead asks the kernel.
-func (x *hold) keeperDead() bool {
+func (x *keeping) keeperDead() bool {
 	if x.keeper == nil {
 		return true
 	}
@@ -57,7 +58,7 @@ func (x *hold) keeperDead() bool {
 }
 
 // EndKeeper kills the keeper, through its handle, and waits until it is dead.
-func (x *hold) EndKeeper(ctx context.Context) error {
+func (x *keeping) EndKeeper(ctx context.Context) error {
 	if x.keeperDead() {
 		return nil
 	}
@@ -99,21 +100,15 @@ func (x *hold) WaitEmpty(ctx context.Context) error {
 
 // held are the handles of launches whose end is not known, jobs left out: they
 // are none of the turn's any more.
-func (x *hold) held() map[string]*pidfd.Handle {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	out := make(map[string]*pidfd.Handle)
-	for id, p := range x.procs {
-		if p.handle != nil && x.jobs.of[id] == nil {
-			out[id] = p.handle
-		}
-	}
+func (x *keeping) held() map[string]*pidfd.Handle {
+	out := x.handles()
+	maps.DeleteFunc(out, func(id string, _ *pidfd.Handle) bool { return x.body.isJob(id) })
 	return out
 }
 
 // running tells whether the end of a launch is unknown still; a handle that
 // was closed under a waiter belongs to one that has ended.
-func (x *hold) running(id string) bool {
+func (x *keeping) running(id string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.procs[id] != nil && x.procs[id].handle != nil
@@ -270,7 +265,7 @@ func (x *hold) Remove(ctx context.Context) error {
 }
 
 // quit asks the keeper to go.
-func (x *hold) quit(ctx context.Context) {
+func (x *keeping) quit(ctx context.Context) {
 	x.mu.Lock()
 	l := x.link
 	x.mu.Unlock()

@@ -17,7 +17,7 @@ func keeperGone(turn string) *api.Error {
 }
 
 // noKeeper is the answer while there is no connection to the keeper.
-func (x *hold) noKeeper() *api.Error {
+func (x *keeping) noKeeper() *api.Error {
 	if !x.unreached.Load() {
 		return keeperGone(x.turn)
 	}
@@ -26,7 +26,7 @@ func (x *hold) noKeeper() *api.Error {
 }
 
 // launchError tells a caller what the keeper refused, and what to do.
-func (x *hold) launchError(l containment.Launch, err error) error {
+func (x *keeping) launchError(l containment.Launch, err error) error {
 	var r *refusal
 	switch {
 	case errors.Is(err, errBroken):

@@ -18,32 +18,56 @@ import (
 	"pinfold.dev/pidfd"
 )
 
-// hold is one turn held in a cgroup, at grade scope or cgroup. It implements
-// containment.Hold.
-type hold struct {
+// keeping is what every hold does with its keeper, whatever else it holds the
+// turn in: launches, their ends and streams, handles, what the keeper wrote.
+type keeping struct {
 	host   *Host
 	hooks  containment.Hooks
 	turn   string
 	facts  containment.Facts // whole once Begin or Recover has returned
-	dir    *cgroup.Dir       // the turn's
-	home   *cgroup.Dir       // the keeper's; closed once it is there
-	work   *cgroup.Dir       // what launches live in
 	keeper *pidfd.Handle     // nil: it was gone before we came
 	reaper sync.WaitGroup    // the goroutine that reaps it, when it is our child
+	body   body
+	told   wire.Hold // what the keeper is told of where launches live
 
 	quitting  atomic.Bool // the keeper may go now
 	unreached atomic.Bool // the keeper lives, and has not answered this service yet
 
-	launching sync.RWMutex // held for reading by a Launch, for writing while work/ becomes frozen
-	jobs      jobs
+	launching sync.RWMutex // held for reading by a Launch, for writing while the turn is being stopped
 
-	mu      sync.Mutex
-	link    *link
-	procs   map[string]*proc
-	order   []string
-	early   map[string]wire.Exit // ends told before their launch was answered
-	escaped []api.Outside        // launches that were seen outside, and ended
-	lost    string               // why the keeper is gone
+	mu    sync.Mutex
+	link  *link
+	procs map[string]*proc
+	order []string
+	early map[string]wire.Exit // ends told before their launch was answered
+	lost  string               // why the keeper is gone
+}
+
+// body is what holds a turn's processes, as far as its keeping has to know.
+type body interface {
+	// isJob tells whether a launch is none of the turn's work any more; the
+	// hold's lock is not held.
+	isJob(process string) bool
+	// livesIn is the id of the cgroup that a launch is in now, where that is not
+	// the one that it was born in; 0: it is.
+	livesIn(process string) uint64
+	// leafOOM and jobOOM are how many of a launch's, and of a job's, processes the
+	// kernel has ended for want of memory; 0 where nobody counts.
+	leafOOM(process string) int64
+	jobOOM(process string) int64
+	// left is told that a process which had joined has ended.
+	left(process string)
+}
+
+// hold is one turn held in a cgroup, at grade scope or cgroup. It implements
+// containment.Hold.
+type hold struct {
+	keeping
+	dir     *cgroup.Dir // the turn's
+	home    *cgroup.Dir // the keeper's; closed once it is there
+	work    *cgroup.Dir // what launches live in
+	jobs    jobs
+	escaped []api.Outside // launches that were seen outside, and ended
 }
 
 // proc is one launch, below the hold's lock.
@@ -57,10 +81,10 @@ type proc struct {
 }
 
 // Facts are what is recorded.
-func (x *hold) Facts() containment.Facts { return x.facts }
+func (x *keeping) Facts() containment.Facts { return x.facts }
 
 // Launch has the keeper start a process.
-func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File) (containment.Started, error) {
+func (x *keeping) Launch(ctx context.Context, l containment.Launch, fds []*os.File) (containment.Started, error) {
 	r, err := x.newRequest(l, fds)
 	if err != nil {
 		return containment.Started{}, err
@@ -99,14 +123,14 @@ func (x *hold) Launch(ctx context.Context, l containment.Launch, fds []*os.File)
 	return st, nil
 }
 
-func (x *hold) started(s wire.Started) containment.Started {
+func (x *keeping) started(s wire.Started) containment.Started {
 	return containment.Started{Process: s.Process, PID: s.PID, Placement: s.Placement, At: time.Unix(0, s.StartedNS),
 		Identity: api.Identity{PID: s.PID, Boot: x.facts.Keeper.Boot, PIDNS: x.facts.Keeper.PIDNS, TimeNS: x.facts.Keeper.TimeNS,
 			StartTicks: s.StartTicks, Ino: s.Ino, CgroupID: s.CgroupID}}
 }
 
 // enter takes a launch that runs, or ran, and its handle.
-func (x *hold) enter(s wire.Started, fds []int) {
+func (x *keeping) enter(s wire.Started, fds []int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.procs[s.Process] != nil {
@@ -140,7 +164,7 @@ func (p *proc) end(e wire.Exit) {
 }
 
 // event takes what the keeper announces, in order.
-func (x *hold) event(m wire.Message, fds []int) {
+func (x *keeping) event(m wire.Message, fds []int) {
 	switch {
 	case m.Event == wire.EventOutputMax:
 		closeFDs(fds)
@@ -159,9 +183,9 @@ func (x *hold) event(m wire.Message, fds []int) {
 	}
 }
 
-func (x *hold) exited(e wire.Exit) {
+func (x *keeping) exited(e wire.Exit) {
 	if e.OOMKills == 0 && syscall.Signal(e.Signal) == syscall.SIGKILL {
-		e.OOMKills = x.jobOOM(e.Process) // its keeper looks below work/
+		e.OOMKills = x.body.jobOOM(e.Process) // its keeper looks below work/
 	}
 	x.mu.Lock()
 	p := x.procs[e.Process]
@@ -179,7 +203,7 @@ func (x *hold) exited(e wire.Exit) {
 	}
 }
 
-func (x *hold) outputMaxed() {
+func (x *keeping) outputMaxed() {
 	if x.hooks.OutputMax != nil {
 		x.hooks.OutputMax()
 	}
@@ -198,7 +222,7 @@ func exit(e wire.Exit) containment.Exit {
 }
 
 // Processes are the launches that the hold knows of.
-func (x *hold) Processes() []containment.Recovered {
+func (x *keeping) Processes() []containment.Recovered {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := make([]containment.Recovered, 0, len(x.order))
@@ -219,13 +243,13 @@ func (x *hold) Processes() []containment.Recovered {
 }
 
 // Signal sends to a launched process through its handle.
-func (x *hold) Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+func (x *keeping) Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
 	return x.signal(process, func(h *pidfd.Handle) error { return h.Signal(sig) })
 }
 
 // SignalGroup signals the group that a launched process leads: each is born into
 // a session of its own.
-func (x *hold) SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+func (x *keeping) SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
 	return x.signal(process, func(h *pidfd.Handle) error {
 		err := h.SignalGroup(sig)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -235,7 +259,7 @@ func (x *hold) SignalGroup(ctx context.Context, process string, sig syscall.Sign
 	})
 }
 
-func (x *hold) signal(process string, send func(*pidfd.Handle) error) (api.Verdict, error) {
+func (x *keeping) signal(process string, send func(*pidfd.Handle) error) (api.Verdict, error) {
 	x.mu.Lock()
 	p := x.procs[process]
 	var err error
@@ -290,6 +314,17 @@ func (x *hold) Usage() api.Usage { return x.work.Usage() }
 
 // Close drops descriptors and leaves the turn running.
 func (x *hold) Close() error {
+	errs := []error{x.keeping.Close()}
+	for _, d := range []*cgroup.Dir{x.home, x.work, x.jobsDir(), x.dir} {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close drops the connection and the handles.
+func (x *keeping) Close() error {
 	x.mu.Lock()
 	l := x.link
 	x.link = nil
@@ -302,14 +337,8 @@ func (x *hold) Close() error {
 	if l != nil {
 		l.close()
 	}
-	var errs []error
 	if x.keeper != nil {
-		errs = append(errs, x.keeper.Close())
+		return x.keeper.Close()
 	}
-	for _, d := range []*cgroup.Dir{x.home, x.work, x.jobsDir(), x.dir} {
-		if d != nil {
-			errs = append(errs, d.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }

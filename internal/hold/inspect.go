@@ -50,7 +50,7 @@ func (x *hold) Uses(ctx context.Context, dir string) ([]api.Use, []string, error
 }
 
 // handles are those of all launches, jobs too, whose end is not known.
-func (x *hold) handles() map[string]*pidfd.Handle {
+func (x *keeping) handles() map[string]*pidfd.Handle {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := map[string]*pidfd.Handle{}

@@ -59,6 +59,16 @@ func (x *hold) openJob(process string) (*cgroup.Dir, error) {
 	return d.Open(process)
 }
 
+// livesIn is the cgroup of a launch that was moved to jobs/.
+func (x *hold) livesIn(process string) uint64 {
+	leaf, err := x.openJob(process)
+	if err != nil {
+		return 0
+	}
+	defer leaf.Close()
+	return leaf.ID()
+}
+
 // openLeaf opens what a launch lives in.
 func (x *hold) openLeaf(process string) (*cgroup.Dir, error) {
 	if x.isJob(process) {
@@ -160,7 +170,7 @@ func (x *hold) WaitJob(ctx context.Context, process string) error {
 }
 
 // handleOf is the handle of a launch whose end is not known, or nil.
-func (x *hold) handleOf(process string) *pidfd.Handle {
+func (x *keeping) handleOf(process string) *pidfd.Handle {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if p := x.procs[process]; p != nil {

@@ -59,7 +59,7 @@ func (x *hold) Join(ctx context.Context, process string, peer *os.File, where fu
 }
 
 // enterJoined takes a process that has joined.
-func (x *hold) enterJoined(s wire.Started, h *pidfd.Handle) {
+func (x *keeping) enterJoined(s wire.Started, h *pidfd.Handle) {
 	p := &proc{started: s, handle: h, joined: true, told: make(chan struct{})}
 	x.mu.Lock()
 	x.procs[s.Process] = p
@@ -74,7 +74,7 @@ func (x *hold) enterJoined(s wire.Started, h *pidfd.Handle) {
 
 // awaitUnkept waits until the ends of those that had joined, and of those whose
 // keeper is gone, were told, as far as they have ended.
-func (x *hold) awaitUnkept(ctx context.Context) {
+func (x *keeping) awaitUnkept(ctx context.Context) {
 	for _, id := range x.unkeptIDs() {
 		x.mu.Lock()
 		p := x.procs[id]
@@ -93,7 +93,7 @@ func (x *hold) awaitUnkept(ctx context.Context) {
 	}
 }
 
-func (x *hold) unkeptIDs() (ids []string) {
+func (x *keeping) unkeptIDs() (ids []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, p := range x.procs {
@@ -105,7 +105,7 @@ func (x *hold) unkeptIDs() (ids []string) {
 }
 
 // peer opens the caller's process and refuses what may not be moved.
-func (x *hold) peer(f *os.File, where func(string) error) (*pidfd.Handle, error) {
+func (x *keeping) peer(f *os.File, where func(string) error) (*pidfd.Handle, error) {
 	fd, err := sys.Dup(int(f.Fd()))
 	if err != nil {
 		return nil, err
@@ -261,19 +261,13 @@ func (x *hold) within(line string) bool {
 
 // watchJoined waits for the end of a process that had joined; its parent reaps
 // it, and we are told by the handle.
-func (x *hold) watchJoined(process string, h *pidfd.Handle) {
+func (x *keeping) watchJoined(process string, h *pidfd.Handle) {
 	if h.Wait(context.Background()) != nil {
 		return // closed: the hold was let go
 	}
 	e, err := joinedEnd(h)
-	e.Process = process
-	if leaf, lerr := x.openLeaf(process); lerr == nil {
-		e.OOMKills = leafOOMKills(leaf)
-		if full, perr := leaf.Populated(); perr == nil && !full && !x.isJob(process) {
-			_ = leaf.Remove(context.Background())
-		}
-		leaf.Close()
-	}
+	e.Process, e.OOMKills = process, x.body.leafOOM(process)
+	x.body.left(process)
 	if err == nil {
 		x.exited(e)
 		return
@@ -281,8 +275,21 @@ func (x *hold) watchJoined(process string, h *pidfd.Handle) {
 	x.loseProcess(process, "its parent reaped it before its status could be read: "+err.Error())
 }
 
+// left removes the leaf of one that had joined, when nobody is in it.
+func (x *hold) left(process string) {
+	if x.isJob(process) {
+		return
+	}
+	if leaf, err := x.openLeaf(process); err == nil {
+		if full, perr := leaf.Populated(); perr == nil && !full {
+			_ = leaf.Remove(context.Background())
+		}
+		leaf.Close()
+	}
+}
+
 // loseProcess tells of an end that nobody knows more of.
-func (x *hold) loseProcess(id, why string) {
+func (x *keeping) loseProcess(id, why string) {
 	x.mu.Lock()
 	p := x.procs[id]
 	told := p == nil || p.exit != nil || p.lost != ""

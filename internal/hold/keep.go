@@ -60,7 +60,7 @@ func (h *Host) takeKept() {
 }
 
 // keepHandle has the handle of a launch kept for the next service.
-func (x *hold) keepHandle(process string, p *pidfd.Handle) {
+func (x *keeping) keepHandle(process string, p *pidfd.Handle) {
 	k := x.host.cfg.Keep
 	if k == nil || p == nil {
 		return
@@ -71,10 +71,10 @@ func (x *hold) keepHandle(process string, p *pidfd.Handle) {
 }
 
 // forgetHandle is for a launch whose end is known, or will never be.
-func (x *hold) forgetHandle(process string) { x.host.forgetKept(keptName(x.turn, process)) }
+func (x *keeping) forgetHandle(process string) { x.host.forgetKept(keptName(x.turn, process)) }
 
 // forgetHandles is for a turn of which nothing is left.
-func (x *hold) forgetHandles() {
+func (x *keeping) forgetHandles() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, id := range x.order {
@@ -114,7 +114,7 @@ func (h *Host) ForgetKept(known func(turn string) bool) (dropped int) {
 
 // claimKept returns the kept handle of a launch, if it is the recorded process;
 // one that is not is dropped. What is returned may have exited, and been reaped.
-func (x *hold) claimKept(process string, rec api.Identity) *pidfd.Handle {
+func (x *keeping) claimKept(process string, rec api.Identity) *pidfd.Handle {
 	h, name := x.host, keptName(x.turn, process)
 	h.mu.Lock()
 	fd, ok := h.kept[name]
@@ -158,7 +158,7 @@ const statusTries = 20
 
 // tellEnd tells how a process ended whose keeper is gone, by its handle, if that
 // has exited and tells.
-func (x *hold) tellEnd(process string, h *pidfd.Handle) error {
+func (x *keeping) tellEnd(process string, h *pidfd.Handle) error {
 	var e wire.Exit
 	var err error
 	for try := range statusTries {
@@ -170,13 +170,7 @@ func (x *hold) tellEnd(process string, h *pidfd.Handle) error {
 	if err != nil {
 		return err
 	}
-	e.Process = process
-	if x.work != nil { // else its cgroup is gone, and what that had counted
-		if leaf, lerr := x.openLeaf(process); lerr == nil {
-			e.OOMKills = leafOOMKills(leaf)
-			leaf.Close()
-		}
-	}
+	e.Process, e.OOMKills = process, x.body.leafOOM(process)
 	x.exited(e)
 	return nil
 }

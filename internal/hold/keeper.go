@@ -20,7 +20,7 @@ var keeperEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 
 // startKeeper makes the turn's directory and starts the keeper with its socket.
 // The keeper holds still until it is told where its cgroup is.
-func (x *hold) startKeeper() error {
+func (x *keeping) startKeeper(home *cgroup.Dir) error {
 	if err := os.MkdirAll(x.facts.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the turn's directory: %w", err)
 	}
@@ -31,7 +31,7 @@ func (x *hold) startKeeper() error {
 	}
 	defer ls.Close()
 	fault.Point("socket.made")
-	if x.keeper, err = x.spawn(ls); err != nil {
+	if x.keeper, err = x.spawn(ls, home); err != nil {
 		return err
 	}
 	fault.Point("keeper.spawned")
@@ -43,7 +43,7 @@ func (x *hold) startKeeper() error {
 }
 
 // greet connects to the keeper in the background.
-func (x *hold) greet(ctx context.Context) <-chan error {
+func (x *keeping) greet(ctx context.Context) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := x.connect(ctx)
@@ -82,7 +82,7 @@ func listen(dir string) (*os.File, error) {
 }
 
 // spawn starts the keeper, in its own cgroup where it has one by now.
-func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
+func (x *keeping) spawn(ls *os.File, home *cgroup.Dir) (*pidfd.Handle, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start the keeper: %w", err)
@@ -93,8 +93,8 @@ func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
 		return nil, fmt.Errorf("start the keeper: %w", err)
 	}
 	defer log.Close()
-	h, err := x.spawnIn(x.home, null.Fd(), null.Fd(), log.Fd(), ls.Fd())
-	if err != nil && x.home != nil {
+	h, err := x.spawnIn(home, null.Fd(), null.Fd(), log.Fd(), ls.Fd())
+	if err != nil && home != nil {
 		h, err = x.spawnIn(nil, null.Fd(), null.Fd(), log.Fd(), ls.Fd()) // old kernels, and sandboxes: it is moved later
 	}
 	if err != nil {
@@ -107,7 +107,7 @@ func (x *hold) spawn(ls *os.File) (*pidfd.Handle, error) {
 // spawnIn starts it in a cgroup, or in ours. To be born there costs nothing; to
 // be moved there costs a wait for all processors, some 8 ms, when nobody has
 // been moved on this host for a while.
-func (x *hold) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, error) {
+func (x *keeping) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, error) {
 	fd := -1
 	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &fd}
 	if home != nil && !x.host.moves {
@@ -145,7 +145,7 @@ func reap(h *pidfd.Handle) {
 }
 
 // connect dials the keeper, greets it and starts reading.
-func (x *hold) connect(ctx context.Context) (*wire.Hello, error) {
+func (x *keeping) connect(ctx context.Context) (*wire.Hello, error) {
 	d, err := os.Open(x.facts.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the turn's directory: %w", err)

@@ -232,14 +232,14 @@ func (l *link) hello(ctx context.Context, h wire.Hello) (*wire.Hello, []int, err
 
 // tellHold tells the keeper its cgroup. The keeper may have died since it was
 // greeted.
-func (x *hold) tellHold(ctx context.Context) error {
+func (x *keeping) tellHold(ctx context.Context) error {
 	x.mu.Lock()
 	l := x.link
 	x.mu.Unlock()
 	if l == nil {
 		return fmt.Errorf("tell the keeper its cgroup: %w", errBroken)
 	}
-	h := x.whatToHold()
+	h := x.told
 	_, _, err := l.call(ctx, wire.Message{Op: wire.OpHold, Hold: &h}, nil)
 	if err != nil {
 		return fmt.Errorf("tell the keeper its cgroup: %w", err)

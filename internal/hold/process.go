@@ -22,7 +22,7 @@ const version2 = 2
 const version3 = 3
 
 // ask calls an operation of version 2 that a process's streams need.
-func (x *hold) ask(ctx context.Context, feature string, m wire.Message) error {
+func (x *keeping) ask(ctx context.Context, feature string, m wire.Message) error {
 	x.mu.Lock()
 	k := x.link
 	x.mu.Unlock()
@@ -53,12 +53,12 @@ func (x *hold) ask(ctx context.Context, feature string, m wire.Message) error {
 }
 
 // Input has the keeper write to a process's stdin.
-func (x *hold) Input(ctx context.Context, process string, data []byte, eof bool) error {
+func (x *keeping) Input(ctx context.Context, process string, data []byte, eof bool) error {
 	return x.ask(ctx, "stdin", wire.Message{Op: wire.OpInput, Input: &wire.Input{Process: process, Data: data, EOF: eof}})
 }
 
 // Resize has the keeper change the size of a process's terminal.
-func (x *hold) Resize(ctx context.Context, process string, size api.WinSize) error {
+func (x *keeping) Resize(ctx context.Context, process string, size api.WinSize) error {
 	return x.ask(ctx, "resize", wire.Message{Op: wire.OpResize, Resize: &wire.Resize{Process: process,
 		Size: wire.WinSize{Rows: size.Rows, Cols: size.Cols}}})
 }
@@ -122,6 +122,20 @@ func (x *hold) killLeaf(ctx context.Context, process string, bound time.Duration
 
 func isRemoved(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}
+
+// leafOOM is how many processes the kernel ended in a launch's leaf for want of
+// memory; 0 also where that is gone, with what it had counted.
+func (x *hold) leafOOM(process string) int64 {
+	if x.work == nil {
+		return 0
+	}
+	leaf, err := x.openLeaf(process)
+	if err != nil {
+		return 0
+	}
+	defer leaf.Close()
+	return leafOOMKills(leaf)
 }
 
 // leafOOMKills is how many processes the kernel ended in a leaf for want of

@@ -21,8 +21,7 @@ import (
 // Recover finds a recorded hold again: its cgroup by path, id and nonce, its
 // keeper by identity and by what it says in its hello.
 func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts, hooks containment.Hooks) (containment.Hold, api.Verdict, error) {
-	x := &hold{host: h, hooks: hooks, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{},
-		jobs: jobs{of: map[string]*job{}}}
+	x := h.newHold(turn, facts, hooks)
 	keeper, kv, why := openKeeper(turn, facts.Keeper)
 	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
 		x.keeper = keeper
@@ -48,6 +47,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		x.Close()
 		return nil, api.VerdictUnverifiable, err
 	}
+	x.told = x.whatToHold()
 	if x.keeper == nil {
 		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
 		return x, api.VerdictOwned, nil
@@ -86,7 +86,7 @@ func (h *Host) Recall(turn string, facts containment.Facts) containment.Hold {
 	if facts.Cgroup == "" {
 		return nil
 	}
-	x := &hold{host: h, turn: turn, facts: facts, procs: map[string]*proc{}, early: map[string]wire.Exit{}, jobs: jobs{of: map[string]*job{}}}
+	x := h.newHold(turn, facts, containment.Hooks{})
 	x.lost = "the host was rebooted"
 	x.hooks.Exit = func(containment.Exit) {}
 	x.readJournal()
@@ -124,7 +124,7 @@ const (
 )
 
 // reachSoon reaches the keeper within its bound.
-func (x *hold) reachSoon(ctx context.Context) error {
+func (x *keeping) reachSoon(ctx context.Context) error {
 	bound := reachTime
 	if x.host.waited.Load() {
 		bound = reachAfter
@@ -141,7 +141,7 @@ func (x *hold) reachSoon(ctx context.Context) error {
 
 // reach greets the keeper, and tells it where its cgroup is, if the service died
 // between furnishing that and saying so.
-func (x *hold) reach(ctx context.Context) error {
+func (x *keeping) reach(ctx context.Context) error {
 	hello, err := x.connect(ctx)
 	fault.Point("keeper.met")
 	if err != nil || hello.Held {
@@ -152,7 +152,7 @@ func (x *hold) reach(ctx context.Context) error {
 
 // reachLater goes on until the keeper answers or is dead, or ctx ends. What it
 // knows is told then.
-func (x *hold) reachLater(ctx context.Context) {
+func (x *keeping) reachLater(ctx context.Context) {
 	for ctx.Err() == nil && !x.quitting.Load() {
 		if x.keeperDead() {
 			x.loseKeeper("it has died")
@@ -176,7 +176,7 @@ func (x *hold) reachLater(ctx context.Context) {
 
 // remember enters the launches that a keeper tells of in its hello. The
 // descriptors are those of the live ones, in order.
-func (x *hold) remember(known []wire.Process, fds []int) {
+func (x *keeping) remember(known []wire.Process, fds []int) {
 	for _, k := range known {
 		var fd []int
 		if k.HasFD && len(fds) > 0 {
@@ -193,11 +193,10 @@ func (x *hold) remember(known []wire.Process, fds []int) {
 }
 
 // reopen gets a handle for a launch whose own did not come along.
-func (x *hold) reopen(s wire.Started) {
+func (x *keeping) reopen(s wire.Started) {
 	rec := x.started(s).Identity
-	if leaf, err := x.openJob(s.Process); err == nil { // it was recorded where it was born
-		rec.CgroupID = leaf.ID()
-		leaf.Close()
+	if id := x.body.livesIn(s.Process); id != 0 { // it was recorded where it was born
+		rec.CgroupID = id
 	}
 	h, v, _ := pidfd.OpenVerified(rec)
 	if v != api.VerdictOwned {
@@ -225,7 +224,7 @@ func (x *hold) reopen(s wire.Started) {
 
 // broken is told when the connection to the keeper breaks: it is greeted
 // again while it lives, and given up when it does not.
-func (x *hold) broken(l *link, cause error) {
+func (x *keeping) broken(l *link, cause error) {
 	x.mu.Lock()
 	if x.link == l {
 		x.link = nil
@@ -254,7 +253,7 @@ func (x *hold) broken(l *link, cause error) {
 
 // loseKeeper takes from the journal what the keeper wrote before it went, and
 // watches the handles of the rest: how those end, nobody will tell.
-func (x *hold) loseKeeper(why string) {
+func (x *keeping) loseKeeper(why string) {
 	x.mu.Lock()
 	if x.lost != "" {
 		x.mu.Unlock()
@@ -286,7 +285,7 @@ func (x *hold) loseKeeper(why string) {
 
 // readJournal enters the launches that the keeper had written down. One that
 // was only intended may have run: its end is lost.
-func (x *hold) readJournal() {
+func (x *keeping) readJournal() {
 	f, err := openOwn(filepath.Join(x.facts.Dir, wire.JournalName))
 	if err != nil {
 		x.host.log.Warn("read the journal of a lost keeper", "turn", x.turn, "error", err)
@@ -320,7 +319,7 @@ func openOwn(path string) (*os.File, error) {
 }
 
 // watchLost waits for a process whose keeper is gone.
-func (x *hold) watchLost(id string, h *pidfd.Handle) {
+func (x *keeping) watchLost(id string, h *pidfd.Handle) {
 	if h != nil {
 		if h.Wait(context.Background()) != nil {
 			return // closed: the hold was let go

@@ -23,7 +23,7 @@ type request struct {
 }
 
 // newRequest makes one; the caller closes it.
-func (x *hold) newRequest(l containment.Launch, files []*os.File) (*request, error) {
+func (x *keeping) newRequest(l containment.Launch, files []*os.File) (*request, error) {
 	r := &request{own: -1, files: files, launch: wire.Launch{Process: l.Process, Argv: l.Argv, Env: l.Env, Cwd: l.Cwd, Meta: l.Meta,
 		Stdin: -1, Stdout: -1, Stderr: -1, Umask: l.Umask, Nice: l.Nice, OOMScoreAdj: l.OOMScoreAdj,
 		NoNewPrivs: l.NoNewPrivs, CwdNearest: l.CwdNearest}}
@@ -87,7 +87,7 @@ func (r *request) streams(s api.Stdio) {
 
 // feed gives stdin the bytes that came with the request: in a pipe when they
 // fit, or else in a file that has no name any more. Neither needs the keeper.
-func (x *hold) feed(r *request, l containment.Launch) error {
+func (x *keeping) feed(r *request, l containment.Launch) error {
 	s := l.Stdio.Stdin
 	if s.Mode != api.StdioData {
 		return nil
@@ -111,7 +111,7 @@ func (x *hold) feed(r *request, l containment.Launch) error {
 
 // fileWith makes a nameless file that holds b, open for reading. It belongs to
 // the process's user, who may open /dev/stdin.
-func (x *hold) fileWith(b []byte, u *containment.User) (fd int, err error) {
+func (x *keeping) fileWith(b []byte, u *containment.User) (fd int, err error) {
 	f, err := os.CreateTemp(x.facts.Dir, "stdin")
 	if err != nil {
 		return -1, err
@@ -136,7 +136,7 @@ func (x *hold) fileWith(b []byte, u *containment.User) (fd int, err error) {
 }
 
 // makeSpool makes the turn's directory for kept output.
-func (x *hold) makeSpool() error {
+func (x *keeping) makeSpool() error {
 	if err := os.MkdirAll(x.facts.Spool, 0o700); err != nil {
 		return api.Errorf(api.CodeLaunchRefused, "make the directory for kept output: %v", err).With("step", wire.ErrStdio).
 			WithRemedy("free space in the service's state directory, or pass descriptors instead")
@@ -146,7 +146,7 @@ func (x *hold) makeSpool() error {
 }
 
 // unsupported refuses what the turn's keeper is too old for.
-func (x *hold) unsupported(feature string) *api.Error {
+func (x *keeping) unsupported(feature string) *api.Error {
 	return api.Errorf(api.CodeUnsupported, "the keeper of turn %s is of an older version, which has no %s", x.turn, feature).
 		WithRemedy("begin another turn").With("feature", feature)
 }
