@@ -25,6 +25,7 @@ const (
 	CodeLaunchRefused    Code = "launch_refused"       // 422: cwd, user, cgroup; details.errno_name
 	CodeGradeUnavailable Code = "grade_unavailable"    // 422
 	CodeLimitUnavailable Code = "limit_unavailable"    // 422
+	CodeAdoptRefused     Code = "adopt_refused"        // 422: details.reason, details.pid
 	CodeUnsupported      Code = "unsupported"          // 422: the turn's keeper, or the kernel, is too old; details.feature
 	CodeKeeperLost       Code = "keeper_lost"          // 503
 	CodeUnavailable      Code = "unavailable"          // 503
@@ -72,6 +73,7 @@ var (
 	ErrLaunchRefused    = &Error{Code: CodeLaunchRefused, Message: "launch refused"}
 	ErrGradeUnavailable = &Error{Code: CodeGradeUnavailable, Message: "grade unavailable"}
 	ErrLimitUnavailable = &Error{Code: CodeLimitUnavailable, Message: "limit unavailable"}
+	ErrAdoptRefused     = &Error{Code: CodeAdoptRefused, Message: "adoption refused"}
 	ErrKeeperLost       = &Error{Code: CodeKeeperLost, Message: "keeper lost"}
 	ErrUnavailable      = &Error{Code: CodeUnavailable, Message: "unavailable"}
 )

@@ -9,6 +9,7 @@ type EventKind string
 const (
 	EventBegun      EventKind = "begun"
 	EventLaunch     EventKind = "launch"
+	EventAdopted    EventKind = "adopted" // a process that ran was taken into the turn
 	EventExit       EventKind = "exit"
 	EventOOM        EventKind = "oom"      // a process, or a whole turn, ended for want of memory
 	EventLimit      EventKind = "limit"    // a bound was reached: output, processes
@@ -29,7 +30,7 @@ const (
 
 // EventKinds lists them, in the order of a turn's life.
 func EventKinds() []EventKind {
-	return []EventKind{EventBegun, EventLaunch, EventExit, EventOOM, EventLimit, EventDegraded, EventFrozen, EventThawed, EventTaken,
+	return []EventKind{EventBegun, EventLaunch, EventAdopted, EventExit, EventOOM, EventLimit, EventDegraded, EventFrozen, EventThawed, EventTaken,
 		EventClientGone, EventEnding, EventEnded, EventUnkillable, EventResolved, EventLeftover, EventOutside, EventJob, EventGap}
 }
 

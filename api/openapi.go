@@ -18,6 +18,6 @@ func Codes() []Code {
 	return []Code{
 		CodeBadRequest, CodeForbidden, CodePeerUnverifiable, CodeNotFound, CodeMethod, CodeTimeout,
 		CodeTurnOver, CodeStaleEpoch, CodeConflict, CodeStdinClosed, CodeTooLarge, CodeExecFailed, CodeLaunchRefused,
-		CodeGradeUnavailable, CodeLimitUnavailable, CodeUnsupported, CodeKeeperLost, CodeUnavailable, CodeInternal,
+		CodeGradeUnavailable, CodeLimitUnavailable, CodeAdoptRefused, CodeUnsupported, CodeKeeperLost, CodeUnavailable, CodeInternal,
 	}
 }

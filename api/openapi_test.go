@@ -50,7 +50,7 @@ func roots() []reflect.Type {
 		reflect.TypeFor[TurnList](), reflect.TypeFor[ProcessList](), reflect.TypeFor[LaunchRequest](), reflect.TypeFor[Process](),
 		reflect.TypeFor[SignalRequest](), reflect.TypeFor[SignalAnswer](), reflect.TypeFor[Tree](), reflect.TypeFor[FinishRequest](),
 		reflect.TypeFor[AbandonRequest](), reflect.TypeFor[Receipt](), reflect.TypeFor[ReceiptList](),
-		reflect.TypeFor[JoinRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
+		reflect.TypeFor[JoinRequest](), reflect.TypeFor[AdoptRequest](), reflect.TypeFor[OutputLine](), reflect.TypeFor[InputAnswer](),
 		reflect.TypeFor[ResizeRequest](), reflect.TypeFor[ResizeAnswer](),
 		reflect.TypeFor[Plan](), reflect.TypeFor[Why](), reflect.TypeFor[EndProcessRequest](), reflect.TypeFor[EndProcessAnswer](),
 		reflect.TypeFor[AbandonManyRequest](), reflect.TypeFor[AbandonManyAnswer](), reflect.TypeFor[Quiet](), reflect.TypeFor[RecordList](), reflect.TypeFor[GCRequest](), reflect.TypeFor[GCAnswer](),

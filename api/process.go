@@ -93,10 +93,14 @@ type Process struct {
 	Identity  Identity          `json:"identity"`
 	Grade     Grade             `json:"grade"`
 	// Placement tells how it got into its cgroup: clone (born there), gate
-	// (held at a gate, moved, then let go), or join (moved while it ran).
+	// (held at a gate, moved, then let go), join or adopt (moved while it ran), or
+	// token: it is in no cgroup of the turn's.
 	Placement string `json:"placement,omitempty"`
 	// InPlace tells that it is the caller's own child, moved into the turn.
 	InPlace bool `json:"in_place,omitempty"`
+	// Adopted tells that it ran before it was taken into the turn, and how that
+	// was. It is somebody else's child, and its streams are none of the turn's.
+	Adopted *Adoption `json:"adopted,omitempty"`
 	// FinishesTurn tells that its turn is finished when it has ended.
 	FinishesTurn bool `json:"finishes_turn,omitempty"`
 	// Stdin is its mode, where the process's stdin can be written to: pipe or
@@ -132,6 +136,9 @@ type Member struct {
 	Cgroup  string `json:"cgroup"`            // below the turn's
 	RSS     int64  `json:"rss_bytes"`
 	AgeMS   int64  `json:"age_ms"`
+	// Grade is token for one that is held by its identity alone: then Cgroup is
+	// wherever it is. Else empty.
+	Grade Grade `json:"grade,omitempty"`
 }
 
 // Tree answers GET /v1/turns/{turn}/tree.

@@ -36,7 +36,9 @@ type Actor struct {
 }
 
 // Counts sums up an ending. Ended counts what the turn's cgroup was seen to
-// hold before the kill; a fork bomb makes it a lower bound.
+// hold before the kill; a fork bomb makes it a lower bound. Foreign and
+// Unverifiable were refused, that is not signalled: launched processes that could
+// not be proved any more, and what was outside and not ended.
 type Counts struct {
 	Ended        int `json:"ended"`
 	AlreadyGone  int `json:"already_gone"`
@@ -47,14 +49,20 @@ type Counts struct {
 
 // ReceiptProcess is what became of one launched process.
 type ReceiptProcess struct {
-	ID       string   `json:"id"`
-	PID      int      `json:"pid"`
-	Argv     []string `json:"argv,omitempty"`
-	Status   Status   `json:"status"`
-	EndedBy  string   `json:"ended_by"` // itself, term, kill, nobody (still running), unknown
-	Verdict  Verdict  `json:"verdict"`
+	ID      string   `json:"id"`
+	PID     int      `json:"pid"`
+	Argv    []string `json:"argv,omitempty"`
+	Status  Status   `json:"status"`
+	EndedBy string   `json:"ended_by"` // itself, term, kill, deadline, nobody (still running), unknown
+	// Verdict is gone when it was seen to have ended; owned when it lives and is
+	// proved; foreign or unverifiable when it was refused: nothing was sent to it.
+	Verdict Verdict `json:"verdict"`
+	// Evidence is what the verdict rests on: how it was known, and how its end was
+	// seen, or why it was refused.
 	Evidence []string `json:"evidence,omitempty"`
 	Identity Identity `json:"identity"`
+	// Adopted tells that it ran before it was taken into the turn.
+	Adopted bool `json:"adopted,omitempty"`
 	// Escaped tells that it had left the turn's cgroup and was ended through
 	// its handle.
 	Escaped bool `json:"escaped,omitempty"`
@@ -89,6 +97,9 @@ type Outside struct {
 	Cgroup   string `json:"cgroup"`
 	Evidence string `json:"evidence"`
 	Ended    bool   `json:"ended"`
+	// Verdict is foreign for what was left alone: that it descends from the turn
+	// does not prove that it is the turn's still. Gone: it was ended.
+	Verdict Verdict `json:"verdict,omitempty"`
 }
 
 // Usage is what the turn used, as far as the host's controllers tell; -1 means

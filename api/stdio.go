@@ -22,6 +22,9 @@ const (
 	StdioPipe StdioMode = "pipe"
 	// StdioStdout is whatever stdout is: stderr.
 	StdioStdout StdioMode = "stdout"
+	// StdioTheirs is told of an adopted process, and cannot be asked for: its
+	// streams are what they were before.
+	StdioTheirs StdioMode = "theirs"
 )
 
 // Stream describes one of a process's standard streams.

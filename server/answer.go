@@ -33,7 +33,7 @@ func status(c api.Code) int {
 		return http.StatusConflict
 	case api.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case api.CodeExecFailed, api.CodeLaunchRefused, api.CodeGradeUnavailable, api.CodeLimitUnavailable, api.CodeUnsupported:
+	case api.CodeExecFailed, api.CodeLaunchRefused, api.CodeGradeUnavailable, api.CodeLimitUnavailable, api.CodeAdoptRefused, api.CodeUnsupported:
 		return http.StatusUnprocessableEntity
 	case api.CodeKeeperLost, api.CodeUnavailable:
 		return http.StatusServiceUnavailable

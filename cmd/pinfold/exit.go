@@ -105,7 +105,7 @@ func codeOf(err error) int {
 		return exitTimeout
 	case api.CodeBadRequest, api.CodeForbidden, api.CodePeerUnverifiable, api.CodeTurnOver,
 		api.CodeStaleEpoch, api.CodeConflict, api.CodeTooLarge, api.CodeLaunchRefused, api.CodeExecFailed,
-		api.CodeGradeUnavailable, api.CodeLimitUnavailable:
+		api.CodeGradeUnavailable, api.CodeLimitUnavailable, api.CodeAdoptRefused:
 		return exitRefused
 	}
 	return exitService
