@@ -16,6 +16,7 @@ import (
 	"pinfold.dev/internal/events"
 	"pinfold.dev/internal/hold"
 	"pinfold.dev/internal/outputs"
+	"pinfold.dev/internal/ownfile"
 	"pinfold.dev/internal/store"
 	"pinfold.dev/internal/users"
 	"pinfold.dev/server"
@@ -180,7 +181,7 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 		return nil, err
 	}
 	path := filepath.Join(o.RuntimeDir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	f, err := ownfile.OpenTo(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, fmt.Errorf("lock the runtime directory: %w", err)
 	}

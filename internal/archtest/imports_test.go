@@ -135,7 +135,7 @@ func standard(t *testing.T) map[string]bool {
 // itself in the tree.
 func TestDirection(t *testing.T) {
 	layer := map[string]int{
-		"api": 0, "internal/fault": 0, "internal/sys": 0, "internal/feature": 1, "internal/spool": 1, "internal/wire": 1, "internal/wire/wirenet": 2,
+		"api": 0, "internal/fault": 0, "internal/sys": 0, "internal/feature": 1, "internal/spool": 1, "internal/ownfile": 1, "internal/wire": 1, "internal/wire/wirenet": 2,
 		"pidfd": 2, "fallback": 3, "cgroup": 3, "internal/inspect": 3, "systemd": 3, "reaper": 4, "reaper/pid1": 4,
 		"containment": 4, "internal/hold": 5, "internal/outputs": 5, "internal/events": 5, "internal/store": 5, "internal/users": 5, "client": 5, "server": 6, "cmd": 7,
 		"integration": 8, "clients": 8, "internal/archtest": 8,

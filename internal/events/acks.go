@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/ownfile"
 )
 
 // Bounds of consumers.
 const (
 	consumersUser = 100
 	consumersAll  = 10000
+	maxAcks       = 1 << 20             // bytes of one user's file
 	unused        = 30 * 24 * time.Hour // after which another may take its place
 )
 
@@ -58,7 +60,7 @@ func openAcks(dir string) (*acks, error) {
 			continue
 		}
 		u := a.user(uint32(uid))
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		b, err := ownfile.Read(filepath.Join(dir, e.Name()), maxAcks)
 		if err == nil {
 			err = json.Unmarshal(b, &u.at)
 		}
@@ -173,20 +175,7 @@ func (a *acks) save(owner uint32, all map[string]acked) error {
 		return err
 	}
 	path := filepath.Join(a.dir, strconv.FormatUint(uint64(owner), 10)+".json")
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(append(b, '\n')); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
+	if err := ownfile.Replace(path, append(b, '\n'), true); err != nil {
 		return err
 	}
 	d, err := os.Open(a.dir)

@@ -35,7 +35,7 @@ func seen(t tester, l *Log, n int64) {
 // for writing while there is no reader.
 func TestHangingDisk(t *testing.T) {
 	dir := t.TempDir()
-	few := func(c *Config) { c.Pending, c.Patience = 50, 20*time.Millisecond }
+	few := func(c *Config) { c.Pending, c.Patience, c.open = 50, 20*time.Millisecond, waits }
 	l := opened(t, dir, few)
 	add := func(l *Log, from, to int) {
 		for n := from; n <= to; n++ {
@@ -112,6 +112,9 @@ func TestHangingDisk(t *testing.T) {
 	check(l)
 	shut(t, l)
 }
+
+// waits opens a segment, and waits for that.
+func waits(path string) (*os.File, error) { return os.OpenFile(path, os.O_WRONLY, 0) }
 
 // openedOn opens a log and has its disk hang.
 func openedOn(t *testing.T, dir, file string, change func(*Config)) *Log {

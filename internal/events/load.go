@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"pinfold.dev/internal/ownfile"
 )
 
 // segment is one file of the log.
@@ -70,10 +72,15 @@ func (l *Log) load() error {
 // is told of at the start, not with the first event.
 func probe(dir string) error {
 	path := filepath.Join(dir, "next")
-	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+	f, err := ownfile.Create(path)
+	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
-	return os.Remove(path)
+	_, err = f.Write(make([]byte, 4096))
+	if err = errors.Join(err, f.Close(), os.Remove(path)); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	return nil
 }
 
 // ownDir makes the directory, or checks that it is ours. That it cannot be made
@@ -143,7 +150,7 @@ func (l *Log) replay() (end tail, whole bool) {
 }
 
 func hasHead(path string) bool {
-	f, err := os.Open(path)
+	f, err := ownfile.Open(path)
 	if err != nil {
 		return false
 	}
@@ -162,7 +169,7 @@ func chop(b []byte) []byte {
 
 func (l *Log) replayOne(path string) (t tail, any bool, err error) {
 	t.path = path
-	f, err := os.Open(path)
+	f, err := ownfile.Open(path)
 	if err != nil {
 		return t, false, err
 	}

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/ownfile"
 )
 
 // Config says where the log is, and how much of it is kept.
@@ -23,6 +25,8 @@ type Config struct {
 	Segment  int64         // bytes of one, about; 0: 1 MiB
 	Pending  int           // events that wait for the disk, at most; 0: 8192
 	Patience time.Duration // with the disk, before readers are told from memory; 0: 1 s
+
+	open func(segment string) (*os.File, error) // to go on with it; nil: only what is ours, see ownfile
 }
 
 const (
@@ -79,6 +83,9 @@ func Open(cfg Config) (*Log, error) {
 	cfg.Segment = cmp.Or(cfg.Segment, 1<<20)
 	cfg.Pending = cmp.Or(cfg.Pending, 8192)
 	cfg.Patience = cmp.Or(cfg.Patience, time.Second)
+	if cfg.open == nil {
+		cfg.open = func(segment string) (*os.File, error) { return ownfile.OpenTo(segment, os.O_WRONLY) }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

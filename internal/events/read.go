@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"sort"
 	"syscall"
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/ownfile"
 )
 
 // After reads at most n events after seq, in order, with gaps among them, and
@@ -102,7 +102,7 @@ func fromDisk(ctx context.Context, segs []segment, seq, to int64, n int) (events
 }
 
 func readSegment(path string, seq, to int64, n int) (events []api.Event, err error) {
-	f, err := os.Open(path)
+	f, err := ownfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

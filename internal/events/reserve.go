@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pinfold.dev/internal/ownfile"
 )
 
 // reserveBlock is how many numbers are reserved at once.
@@ -20,7 +22,7 @@ func (l *Log) readReserve() int64 {
 	if l.cfg.RuntimeDir == "" {
 		return 0
 	}
-	b, err := os.ReadFile(l.reserveFile())
+	b, err := ownfile.Read(l.reserveFile(), 64)
 	if err != nil {
 		return 0
 	}
@@ -92,11 +94,7 @@ func (l *Log) writeReserve(n int64) error {
 	if l.cfg.RuntimeDir == "" {
 		return fmt.Errorf("there is no runtime directory")
 	}
-	tmp := l.reserveFile() + ".new"
-	if err := os.WriteFile(tmp, []byte(strconv.FormatInt(n, 10)+"\n"), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, l.reserveFile())
+	return ownfile.Replace(l.reserveFile(), []byte(strconv.FormatInt(n, 10)+"\n"), false)
 }
 
 // giveBack ends a reservation: everything that was told is on disk. The writer

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pinfold.dev/internal/ownfile"
 	"slices"
 	"time"
 )
@@ -93,18 +94,22 @@ func (l *Log) store(batch []entry) (err error) {
 			l.cfg.Log.Error("an event is left out of the log", "event", e.event.Seq, "turn", e.event.Turn, "error", err)
 		}
 	}
-	return d.write()
+	return d.write(l.cfg.open)
 }
 
-// write appends the buffer to the segment; one that fails is opened anew.
-func (d *disk) write() (err error) {
+// write appends the buffer to the segment; one that fails is opened anew, and one
+// that is not there any more, or has become something else, is left.
+func (d *disk) write(open func(string) (*os.File, error)) (err error) {
 	defer func() {
 		if err != nil {
 			d.close()
 		}
 	}()
 	if d.file == nil {
-		if d.file, err = os.OpenFile(d.path, os.O_WRONLY, 0); err != nil {
+		if d.file, err = open(d.path); err != nil {
+			if errors.Is(err, ownfile.ErrStrange) || errors.Is(err, fs.ErrNotExist) {
+				d.path = "" // it is begun anew, elsewhere
+			}
 			return fmt.Errorf("write events: %w", err)
 		}
 	}
@@ -145,7 +150,12 @@ func (l *Log) rotate(e entry) (err error) {
 	s := segment{first: e.first(), at: time.Now(), size: int64(len(b))}
 	s.path = segmentPath(d.dir, s.first)
 	tmp := filepath.Join(d.dir, "next")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	f, err := ownfile.Create(tmp)
+	if err == nil {
+		_, err = f.Write(b)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("begin a segment of events: %w", err)
 	}
 	if err := os.Rename(tmp, s.path); err != nil {
@@ -238,7 +248,7 @@ func (l *Log) finish() {
 	}
 	var err error
 	if d.buf, err = appendLine(d.buf[:0], line{Closed: true}); err == nil {
-		err = d.write()
+		err = d.write(l.cfg.open)
 	}
 	if err == nil {
 		err = d.file.Sync()

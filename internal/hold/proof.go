@@ -2,10 +2,10 @@ package hold
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/ownfile"
 )
 
 // proof is what a self-test has shown, kept beside the live turns. A service
@@ -29,10 +29,7 @@ func (h *Host) keepProof(g api.Grade) {
 	h.mu.Unlock()
 	b, err := json.Marshal(p)
 	if err == nil && p.Boot != "" {
-		err = os.WriteFile(h.proofPath(g)+".new", b, 0o600)
-	}
-	if err == nil && p.Boot != "" {
-		err = os.Rename(h.proofPath(g)+".new", h.proofPath(g))
+		err = ownfile.Replace(h.proofPath(g), b, false)
 	}
 	if err != nil {
 		h.log.Warn("keep what the self-test has shown", "error", err)
@@ -42,7 +39,7 @@ func (h *Host) keepProof(g api.Grade) {
 // useProof goes by an earlier self-test of this boot, where there was one.
 func (h *Host) useProof(g api.Grade) bool {
 	var p proof
-	b, err := os.ReadFile(h.proofPath(g))
+	b, err := ownfile.Read(h.proofPath(g), 4096)
 	if err != nil || json.Unmarshal(b, &p) != nil || p.Boot == "" || p.Boot != h.boot {
 		return false
 	}

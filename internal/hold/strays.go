@@ -16,6 +16,7 @@ import (
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
 	"pinfold.dev/internal/fault"
+	"pinfold.dev/internal/ownfile"
 )
 
 // strayTime bounds the ending of one stray.
@@ -78,7 +79,7 @@ func (h *Host) sweepDirs(ctx context.Context, known func(turn string) bool) (out
 
 // listens tells whether a keeper may still be there.
 func listens(ctx context.Context, dir string) bool {
-	d, err := os.Open(dir)
+	d, err := ownfile.Dir(dir)
 	if err != nil {
 		return false
 	}

@@ -107,8 +107,12 @@ func (s *Store) Save(r containment.Record) error {
 // them.
 func replaceFile(path string, b []byte) error {
 	tmp := path + ".new"
-	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_TRUNC | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	fd, err := syscall.Open(tmp, flags, 0o600)
+	if errors.Is(err, syscall.EEXIST) { // of a write that was cut short, or something else
+		_ = syscall.Unlink(tmp)
+		fd, err = syscall.Open(tmp, flags, 0o600)
+	}
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: tmp, Err: err}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"pinfold.dev/internal/ownfile"
 )
 
 // reserve is a file that keeps room for the records of endings: where there is
@@ -37,7 +39,11 @@ func (r *reserve) refill() {
 	if r.have || time.Now().Before(r.next) {
 		return
 	}
-	err := os.WriteFile(r.path, make([]byte, reserveSize), 0o600)
+	f, err := ownfile.Create(r.path)
+	if err == nil {
+		_, err = f.Write(make([]byte, reserveSize))
+		err = errors.Join(err, f.Close())
+	}
 	if r.have = err == nil; !r.have {
 		_ = os.Remove(r.path)
 		r.next = time.Now().Add(reserveAgain)
