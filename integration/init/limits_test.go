@@ -64,13 +64,14 @@ func TestFewPids(t *testing.T) {
 // A limit of 20 MB of addresses, of which the Go runtime wants a thousand.
 func TestLittleAddressSpace(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	want(t, script(run.early, nil, `exec "$0" -c 'ulimit -v 20000; exec `+run.early+` -q -- /bin/echo fits'`), 0, "fits")
 }
 
 func TestOutOfMemory(t *testing.T) {
 	dir := controller(t, "memory")
 	write(t, dir+"/memory.limit_in_bytes", "64M")
-	builds(t, func(t *testing.T, bin string) {
+	buildsAlone(t, func(t *testing.T, bin string) {
 		python, err := lookPython()
 		if err != nil {
 			missing(t, "python3")

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "early" {
 		os.Exit(playEarly(os.Args[2:]))
 	}
+	_ = flag.Set("test.parallel", "10") // unless the command line says otherwise
 	flag.Parse()
 	code := 1
 	if err := run.open(); err != nil {
@@ -110,12 +111,25 @@ func needProgram(t *testing.T, name string) string {
 	return path
 }
 
-// builds runs a test with pinfold-init as it is shipped, and as the fallback.
+// builds runs a test with pinfold-init as it is shipped, and as the fallback,
+// beside the others: most of it is waiting.
 func builds(t *testing.T, f func(t *testing.T, bin string)) {
+	needRoot(t)
+	t.Parallel()
+	t.Run("early", func(t *testing.T) { t.Parallel(); f(t, run.early) })
+	t.Run("plain", func(t *testing.T) { t.Parallel(); f(t, run.plain) })
+}
+
+// buildsAlone is builds for a test that has one of something, or needs all there is
+// of the machine.
+func buildsAlone(t *testing.T, f func(t *testing.T, bin string)) {
 	needRoot(t)
 	t.Run("early", func(t *testing.T) { f(t, run.early) })
 	t.Run("plain", func(t *testing.T) { f(t, run.plain) })
 }
+
+// long tells whether everything is to be done in full (PINFOLD_TEST_LONG=1).
+func long() bool { return os.Getenv("PINFOLD_TEST_LONG") != "" }
 
 // stage is what an init finds when it starts.
 type stage struct {

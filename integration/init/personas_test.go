@@ -49,11 +49,13 @@ func TestPersonas(t *testing.T) {
 		{"catatonit", nil, "-- nosuch", 1, "No such file or directory"},
 		{"catatonit", nil, "-g -- sh -c exit", 0, ""},
 	} {
-		builds(t, func(t *testing.T, bin string) {
-			code, out := called(t, bin, c.name, c.env, strings.Fields(c.args)...)
-			if code != c.code || !strings.Contains(out, c.says) {
-				t.Errorf("%v %s %s: code %d, want %d; %q does not say %q", c.env, c.name, c.args, code, c.code, out, c.says)
-			}
+		t.Run(c.name+" "+c.args, func(t *testing.T) {
+			builds(t, func(t *testing.T, bin string) {
+				code, out := called(t, bin, c.name, c.env, strings.Fields(c.args)...)
+				if code != c.code || !strings.Contains(out, c.says) {
+					t.Errorf("%v: code %d, want %d; %q does not say %q", c.env, code, c.code, out, c.says)
+				}
+			})
 		})
 	}
 }

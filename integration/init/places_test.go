@@ -93,7 +93,7 @@ func TestKillCgroup(t *testing.T) {
 			t.Errorf("%s cannot be removed", d)
 		})
 	}
-	builds(t, func(t *testing.T, bin string) {
+	buildsAlone(t, func(t *testing.T, bin string) {
 		// The canary is in the cgroup's parent, and so are we.
 		canary := exec.Command("sleep", "100")
 		canary.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

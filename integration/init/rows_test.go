@@ -125,7 +125,7 @@ func askRefused(t *testing.T, p peer) string {
 		s := script(p.bin, nil, "echo runs; exit 5")
 		s.Errno, s.Calls = int(syscall.EPERM), []string{call}
 		b := start(t, s)
-		if !b.endsIn(20*time.Second) || b.code() != 5 || !strings.Contains(b.out.String(), "runs") {
+		if !b.endsIn(10*time.Second) || b.code() != 5 || !strings.Contains(b.out.String(), "runs") {
 			fatal = append(fatal, call)
 		}
 	}

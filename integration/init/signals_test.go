@@ -85,9 +85,12 @@ func notForwarded(arrived []int) (list []string) {
 func TestForwardsEverySignal(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		for _, flags := range [][]string{nil, {"-g"}, {"-c"}, {"--session", "-g"}} {
-			if left := notForwarded(sendAll(listener(t, bin, flags...))); len(left) > 0 {
-				t.Errorf("%q: signals %v are not passed on", flags, left)
-			}
+			t.Run(strings.Join(flags, ""), func(t *testing.T) {
+				t.Parallel()
+				if left := notForwarded(sendAll(listener(t, bin, flags...))); len(left) > 0 {
+					t.Errorf("%q: signals %v are not passed on", flags, left)
+				}
+			})
 		}
 	})
 }
@@ -108,7 +111,7 @@ func TestRealTimeSignalsQueue(t *testing.T) {
 
 // A burst of signals while children end as fast as they can.
 func TestSignalsInAStorm(t *testing.T) {
-	builds(t, func(t *testing.T, bin string) {
+	buildsAlone(t, func(t *testing.T, bin string) {
 		b := start(t, script(bin, nil, `n=0; trap 'n=$((n+1)); echo usr1' USR1; trap 'echo bye; exit 3' TERM
 			sh -c 'i=0; while [ $i -lt 3000 ]; do (: &); i=$((i+1)); done; echo stormed' & echo up; while :; do wait; sleep 0.1; done`))
 		b.says("up")
@@ -142,6 +145,7 @@ func TestDeadlySignalsFromInside(t *testing.T) {
 // What was ignored and blocked outside is so in the command.
 func TestInheritedSignals(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	const ignore, block = 1<<1 | 1<<9 | 1<<12 | 1<<16 | 1<<27, 1<<3 | 1<<14 | 1<<20 | 1<<39
 	s := stage{Ignore: ignore, Block: block, Argv: []string{run.early, "-q", "--", "/bin/grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"}}
 	want(t, s, 0, fmt.Sprintf("SigBlk:\t%016x\nSigIgn:\t%016x", block, ignore))

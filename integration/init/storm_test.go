@@ -1,6 +1,7 @@
 package inits
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,13 +10,17 @@ import (
 
 // 10,000 orphans, as fast as a shell forks twice: all are reaped, none is left.
 func TestStormOfOrphans(t *testing.T) {
-	builds(t, func(t *testing.T, bin string) {
+	buildsAlone(t, func(t *testing.T, bin string) {
 		file := filepath.Join(t.TempDir(), "status")
-		const text = `i=0; while [ $i -lt 10000 ]; do (: &); i=$((i+1)); done; sleep 0.3
-			for p in /proc/[0-9]*/stat; do read -r l <$p && case $l in *") Z "*) echo zombie;; esac; done 2>/dev/null; exit 5`
+		n := 10_000
+		if bin == run.plain && !long() {
+			n = 3000
+		}
+		text := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done; sleep 0.3
+			for p in /proc/[0-9]*/stat; do read -r l <$p && case $l in *") Z "*) echo zombie;; esac; done 2>/dev/null; exit 5`, n)
 		code, out := result(t, script(bin, []string{"--status", file}, text))
 		b, _ := os.ReadFile(file)
-		if code != 5 || out != "" || !strings.Contains(string(b), `"orphans":10000,`) {
+		if code != 5 || out != "" || !strings.Contains(string(b), fmt.Sprintf(`"orphans":%d,`, n)) {
 			t.Errorf("code %d, output %q, status %s", code, out, b)
 		}
 	})
@@ -23,9 +28,13 @@ func TestStormOfOrphans(t *testing.T) {
 
 // Many short programs while the command ends: its code is not mistaken.
 func TestShortProgramsWhileTheCommandEnds(t *testing.T) {
-	builds(t, func(t *testing.T, bin string) {
+	buildsAlone(t, func(t *testing.T, bin string) {
 		const text = `i=0; while [ $i -lt 500 ]; do setsid /bin/true & i=$((i+1)); done; exit 77`
-		for range 3 {
+		rounds := 1
+		if long() {
+			rounds = 3
+		}
+		for range rounds {
 			want(t, script(bin, []string{"--wait-orphans"}, text), 77, "")
 			want(t, script(bin, []string{"--kill-remaining"}, text), 77, "")
 			want(t, script(bin, nil, text), 77, "")

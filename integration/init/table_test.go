@@ -27,13 +27,15 @@ type row struct {
 // TestTable asks every init the same, and compares with what the documentation says.
 func TestTable(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	peers := []peer{{"tini", needProgram(t, "tini")}, {"dumb-init", needProgram(t, "dumb-init")},
 		{"catatonit", needProgram(t, "catatonit")}, {"pinfold-init", run.early}}
 	var text strings.Builder
 	text.WriteString(tableBegin + "| | tini | dumb-init | catatonit | pinfold-init | |\n| --- | --- | --- | --- | --- | --- |\n")
-	for _, r := range rows() {
+	answers := askAll(t, rows(), peers)
+	for i, r := range rows() {
 		fmt.Fprintf(&text, "| %s |", r.what)
-		for i, answer := range askAll(t, r, peers) {
+		for i, answer := range answers[i] {
 			fmt.Fprintf(&text, " %s |", answer)
 			if peers[i].bin == run.early && answer != r.ours {
 				t.Errorf("%s: pinfold-init: %s, want %s", r.what, answer, r.ours)
@@ -45,15 +47,18 @@ func TestTable(t *testing.T) {
 	compareTable(t, text.String())
 }
 
-// askAll asks as many at a time as there are processors: most of it is waiting.
-func askAll(t *testing.T, r row, peers []peer) []string {
-	answers := make([]string, len(peers))
-	t.Run(r.what, func(t *testing.T) {
-		for i, p := range peers {
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				answers[i] = r.ask(t, p)
-			})
+// askAll asks all side by side: most of it is waiting.
+func askAll(t *testing.T, rows []row, peers []peer) [][]string {
+	answers := make([][]string, len(rows))
+	t.Run("ask", func(t *testing.T) {
+		for n, r := range rows {
+			answers[n] = make([]string, len(peers))
+			for i, p := range peers {
+				t.Run(r.what+"/"+p.name, func(t *testing.T) {
+					t.Parallel()
+					answers[n][i] = r.ask(t, p)
+				})
+			}
 		}
 	})
 	return answers
@@ -85,12 +90,16 @@ func compareTable(t *testing.T, table string) {
 // for what only that can have.
 func TestFallbackAnswersTheSame(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	for _, r := range rows() {
 		if strings.Contains(r.why, "before the runtime") {
 			continue
 		}
-		if answer := r.ask(t, peer{"pinfold-init", run.plain}); answer != r.ours {
-			t.Errorf("%s: %s, want %s", r.what, answer, r.ours)
-		}
+		t.Run(r.what, func(t *testing.T) {
+			t.Parallel()
+			if answer := r.ask(t, peer{"pinfold-init", run.plain}); answer != r.ours {
+				t.Errorf("%s, want %s", answer, r.ours)
+			}
+		})
 	}
 }
