@@ -115,11 +115,11 @@ func (h *Handle) Verify(rec api.Identity) (api.Verdict, []string) {
 	if err != nil {
 		return api.VerdictUnverifiable, []string{err.Error()}
 	}
-	return Compare(rec, now, h.life())
+	return Compare(rec, now, h.Life())
 }
 
-// life asks the handle; it is looked at after everything else was read.
-func (h *Handle) life() Life {
+// Life asks the handle. It is to be asked after everything else was read.
+func (h *Handle) Life() Life {
 	if exited, err := h.Exited(); err != nil {
 		return Unknown
 	} else if !exited {
@@ -135,8 +135,7 @@ func (h *Handle) life() Life {
 // handle is nil unless the verdict is owned.
 func OpenVerified(rec api.Identity) (*Handle, api.Verdict, []string) {
 	here := ReadHere()
-	now := api.Identity{PID: rec.PID, Boot: here.Boot, PIDNS: here.PIDNS}
-	if v, ev := numberMeans(rec, now); v != "" {
+	if v, ev := NumberMeans(rec, here); v != "" {
 		return nil, v, ev
 	}
 	h, err := Open(rec.PID)
@@ -154,9 +153,9 @@ func OpenVerified(rec api.Identity) (*Handle, api.Verdict, []string) {
 	return h, v, ev
 }
 
-// numberMeans tells with an empty verdict that a recorded pid means the same
+// NumberMeans tells with an empty verdict that a recorded pid means the same
 // where we are.
-func numberMeans(rec, now api.Identity) (api.Verdict, []string) {
+func NumberMeans(rec api.Identity, now Here) (api.Verdict, []string) {
 	var ev evidence
 	switch {
 	case rec.PID <= 1:

@@ -14,7 +14,8 @@ import (
 )
 
 // ErrRefused tells that a target may never be signalled: pid 0 or 1, ourselves,
-// our own process group, our own cgroup or an ancestor of it.
+// a process that we descend from, our own process group, our own cgroup or an
+// ancestor of it.
 var ErrRefused = errors.New("refused")
 
 // RefusePID returns ErrRefused for a process that must never be signalled; self

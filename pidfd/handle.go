@@ -97,10 +97,14 @@ func (h *Handle) guard() error {
 	if err := RefusePID(h.pid, self); err != nil {
 		return err
 	}
-	if n := h.number(); n != 0 {
-		return RefusePID(n, self)
+	n := h.number()
+	if n == 0 {
+		return nil
 	}
-	return nil
+	if err := RefusePID(n, self); err != nil {
+		return err
+	}
+	return RefuseAncestor(n)
 }
 
 // Exited tells whether every thread of the process has ended. A zombie has

@@ -27,36 +27,64 @@ func (h *Handle) Identity() (api.Identity, error) { return h.IdentityIn(ReadHere
 // IdentityIn is Identity for callers that have read Here already, which is
 // three quarters of the cost.
 func (h *Handle) IdentityIn(here Here) (api.Identity, error) {
-	id := api.Identity{PID: h.pid, Boot: here.Boot, PIDNS: here.PIDNS, TimeNS: here.TimeNS}
+	s, err := new(Locator).Look(h, here)
+	return s.Identity, err
+}
+
+// Seen is what was read of a process at one time.
+type Seen struct {
+	api.Identity
+	// Of /proc/pid/stat, or zero. Parent is also known from PIDFD_GET_INFO
+	// (Linux 6.13).
+	Comm                   string
+	State                  byte
+	Parent, Group, Session int
+	Threads                int
+}
+
+// Look reads what the process can be known by, and whose child it is. What
+// cannot be read, or trusted, is zero; of a process that has been reaped that
+// is all but its inode.
+func (l *Locator) Look(h *Handle, here Here) (Seen, error) {
+	s := Seen{Identity: api.Identity{PID: h.pid, Boot: here.Boot, PIDNS: here.PIDNS, TimeNS: here.TimeNS}}
 	if n := h.number(); n != 0 {
-		id.PID = n
+		s.PID = n
 	}
+	var in sys.PidfdInfo
 	err := h.use(func(fd int) error {
-		id.Ino, _ = sys.PidfsIno(fd)
+		s.Ino, _ = sys.PidfsIno(fd)
+		in, _ = sys.PidfdGetInfo(fd, sys.PidfdInfoPID|sys.PidfdInfoCgroupID)
 		return nil
 	})
 	if err != nil {
-		return api.Identity{}, err
+		return Seen{}, err
 	}
 	if here.Proc {
-		id.StartTicks = h.startTicks()
+		h.readStat(&s)
 	}
-	id.CgroupID, _ = h.CgroupID()
-	return id, nil
+	if in.Mask&sys.PidfdInfoPID != 0 && s.Parent == 0 {
+		s.Parent = in.PPID
+	}
+	if s.CgroupID = in.CgroupID; in.Mask&sys.PidfdInfoCgroupID == 0 {
+		s.CgroupID, _ = l.CgroupID(h)
+	}
+	return s, nil
 }
 
-// startTicks reads field 22 of /proc/pid/stat, or returns 0.
-func (h *Handle) startTicks() uint64 {
+// readStat reads /proc/pid/stat, and takes it only if the process was still
+// there afterwards.
+func (h *Handle) readStat(s *Seen) {
 	n := h.number()
 	b, err := sys.ProcFile(n, "stat")
 	if n == 0 || err != nil || h.held() != nil {
-		return 0
+		return
 	}
-	s, err := sys.ParseStat(b)
-	if err != nil || s.PID != n {
-		return 0
+	st, err := sys.ParseStat(b)
+	if err != nil || st.PID != n {
+		return
 	}
-	return s.StartTicks
+	s.StartTicks, s.Comm, s.State = st.StartTicks, st.Comm, st.State
+	s.Parent, s.Group, s.Session, s.Threads = st.PPID, st.Group, st.Session, st.Threads
 }
 
 // errNoNumber tells that the process has no number where we are.

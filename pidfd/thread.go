@@ -91,7 +91,7 @@ func (l *Locator) openThreadProc(tid int) (*Handle, uint64, error) {
 	}
 	var cgroup uint64
 	if err == nil {
-		cgroup, err = l.idFromFile(dir)
+		cgroup, err = l.CgroupIDAt(dir)
 	}
 	if err == nil {
 		err = h.held()
@@ -126,8 +126,8 @@ func threadGroup(dir int) (int, error) {
 	return s.TGID, err
 }
 
-// idFromFile finds the cgroup that an open /proc/tid names.
-func (l *Locator) idFromFile(dir int) (uint64, error) {
+// CgroupIDAt is the kernfs id of the cgroup that an open /proc/pid names.
+func (l *Locator) CgroupIDAt(dir int) (uint64, error) {
 	b, err := sys.ReadFileAt(dir, "cgroup")
 	if err != nil {
 		return 0, err

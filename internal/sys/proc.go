@@ -22,6 +22,7 @@ type Stat struct {
 	PPID       int
 	Group      int
 	Session    int
+	Threads    int    // a zombie's own counts: 1 once all have ended
 	StartTicks uint64 // field 22, after boot, in the reader's time namespace
 	RSSPages   int64
 }
@@ -46,7 +47,7 @@ func ParseStat(b []byte) (Stat, error) {
 	for _, n := range []struct {
 		field int
 		to    *int
-	}{{4, &s.PPID}, {5, &s.Group}, {6, &s.Session}} {
+	}{{4, &s.PPID}, {5, &s.Group}, {6, &s.Session}, {20, &s.Threads}} {
 		if *n.to, err = strconv.Atoi(string(f[n.field-3])); err != nil {
 			return Stat{}, ErrParse
 		}

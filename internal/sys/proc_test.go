@@ -18,11 +18,11 @@ func TestParseStat(t *testing.T) {
 		want Stat
 		err  error
 	}{
-		"plain":      {in: "77 (sleep) S" + tail, want: Stat{77, "sleep", 'S', 1, 20, 30, 98765, 321}},
-		"space":      {in: "77 (a b) R" + tail, want: Stat{77, "a b", 'R', 1, 20, 30, 98765, 321}},
-		"parens":     {in: "77 (a) S 1 2) Z" + tail, want: Stat{77, "a) S 1 2", 'Z', 1, 20, 30, 98765, 321}},
-		"newline":    {in: "77 (a\n) 1 (b) D" + tail, want: Stat{77, "a\n) 1 (b", 'D', 1, 20, 30, 98765, 321}},
-		"empty name": {in: "77 () S" + tail, want: Stat{77, "", 'S', 1, 20, 30, 98765, 321}},
+		"plain":      {in: "77 (sleep) S" + tail, want: Stat{77, "sleep", 'S', 1, 20, 30, 1, 98765, 321}},
+		"space":      {in: "77 (a b) R" + tail, want: Stat{77, "a b", 'R', 1, 20, 30, 1, 98765, 321}},
+		"parens":     {in: "77 (a) S 1 2) Z" + tail, want: Stat{77, "a) S 1 2", 'Z', 1, 20, 30, 1, 98765, 321}},
+		"newline":    {in: "77 (a\n) 1 (b) D" + tail, want: Stat{77, "a\n) 1 (b", 'D', 1, 20, 30, 1, 98765, 321}},
+		"empty name": {in: "77 () S" + tail, want: Stat{77, "", 'S', 1, 20, 30, 1, 98765, 321}},
 		"empty":      {err: ErrParse},
 		"short":      {in: "77 (sleep) S 1 20 30", err: ErrParse},
 		"no paren":   {in: "77 sleep S" + tail, err: ErrParse},
