@@ -73,6 +73,11 @@ type Identity struct {
 	StartTicks uint64 `json:"start_ticks,omitempty"` // field 22 of /proc/pid/stat
 	Ino        uint64 `json:"pidfs_ino,omitempty"`   // pidfs inode, Linux >= 6.9
 	CgroupID   uint64 `json:"cgroup_id,omitempty"`   // at launch
+	// StartUS, StartS and Created are start tokens of systems other than Linux,
+	// which record one of them and nothing of the above but pid and boot.
+	StartUS uint64 `json:"start_us,omitempty"`      // microseconds: macOS since 1970, FreeBSD since the boot
+	StartS  uint64 `json:"start_s,omitempty"`       // seconds since 1970: of ps(1)
+	Created uint64 `json:"created_100ns,omitempty"` // 100 ns since 1601: Windows
 }
 
 // Process is one launched process, as shown to callers.
