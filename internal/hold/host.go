@@ -2,14 +2,11 @@ package hold
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,7 +42,8 @@ func verdictFor(took time.Duration) time.Duration {
 type Host struct {
 	cfg      Config
 	log      *slog.Logger
-	instance string // marks what is ours; as old as the runtime directory
+	instance string   // marks what is ours; as old as the runtime directory
+	marked   []string // what is to be told of it
 	boot     string
 	mount    cgroup.Mount
 	mountErr error
@@ -82,9 +80,13 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err := h.checkInit(); err != nil {
 		return nil, err
 	}
-	var err error
-	if h.instance, err = instance(cfg.RuntimeDir); err != nil {
+	in, err := openInstance(cfg.RuntimeDir, h.boot)
+	if err != nil {
 		return nil, err
+	}
+	h.instance, h.marked = in.mark, in.notes
+	for _, n := range in.notes {
+		cfg.Log.Warn("the mark of what is ours", "note", n)
 	}
 	h.mount, h.mountErr = cgroup.FindMount()
 	if h.mountErr != nil {
@@ -109,25 +111,6 @@ func (h *Host) noteHandles() {
 			"and what cgroup.kill does not reach, such as a process without its main thread, survives and is told", err))
 	}
 }
-
-// instance is the random name of what was begun from this runtime directory.
-// It is no hash of the path: services in two mount namespaces may share one
-// path and one cgroup tree, and must not take each other's turns for strays.
-func instance(runtimeDir string) (string, error) {
-	path := filepath.Join(runtimeDir, "instance")
-	if b, err := os.ReadFile(path); err == nil && instanceName.Match(b) {
-		return string(b), nil
-	}
-	var raw [4]byte
-	rand.Read(raw[:]) // never fails, see crypto/rand
-	name := hex.EncodeToString(raw[:])
-	if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
-		return "", fmt.Errorf("name this instance: %w", err)
-	}
-	return name, nil
-}
-
-var instanceName = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
 // checkInit finds a wrong path before the first turn does.
 func (h *Host) checkInit() error {

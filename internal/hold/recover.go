@@ -21,6 +21,11 @@ import (
 // Recover finds a recorded hold again: its cgroup by path, id and nonce, its
 // keeper by identity and by what it says in its hello.
 func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts, hooks containment.Hooks) (containment.Hold, api.Verdict, error) {
+	if why := h.another(turn, facts); why != nil {
+		v, err := leaveToOther(facts, why)
+		return nil, v, err
+	}
+	facts.Dir = h.turnDir(turn) // it may have been moved
 	x := h.newHold(turn, facts, hooks)
 	keeper, kv, why := openKeeper(turn, facts.Keeper)
 	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
