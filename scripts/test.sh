@@ -36,8 +36,9 @@ before=$(mktemp)
 trap 'rm -f "$before"' EXIT
 scripts/leftovers.sh list >"$before"
 status=0
-# One package at a time: they share the machine's cgroup tree and two cores.
-$go test -p 1 -timeout 20m ${TESTFLAGS-} ./... || status=$?
+# Two packages at a time: much of what they do is waiting, and each has cgroups,
+# directories and namespaces of its own.
+$go test -p 2 -timeout 20m ${TESTFLAGS-} ./... || status=$?
 $go test -tags faultpoints ${TESTFLAGS-} ./internal/fault || status=$?
 scripts/leftovers.sh since "$before" || [ "${LEFTOVERS-}" = report ] || status=1
 exit $status
