@@ -180,7 +180,7 @@ func prepareDirs(o serveOptions) (unlock func(), err error) {
 	if err := closed(o.RuntimeDir); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(o.RuntimeDir, "lock")
+	path := filepath.Join(o.RuntimeDir, hold.LockFile)
 	f, err := ownfile.OpenTo(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, fmt.Errorf("lock the runtime directory: %w", err)

@@ -60,7 +60,7 @@ func (h *Host) checks() []api.HostCheck {
 		{Name: "ending", OK: mechanism == "cgroup.kill", Detail: mechanism, Remedy: remedyUnless(mechanism == "cgroup.kill", "Linux 5.14 has cgroup.kill; without it members are frozen and killed one by one")},
 		{Name: "unified cgroup v2", OK: h.mount.Unified, Detail: h.mount.Path, Remedy: remedyUnless(h.mount.Unified, "on a hybrid host v1 has the controllers: turns are held, but without limits; boot with systemd.unified_cgroup_hierarchy=1")},
 	}
-	for _, n := range slices.Concat(h.notes, h.weak) {
+	for _, n := range slices.Concat(h.marked, h.notes, h.weak) {
 		out = append(out, api.HostCheck{Name: "note", Detail: n})
 	}
 	return out

@@ -60,7 +60,7 @@ func openInstance(dir, boot string) (in instance, err error) {
 	note := func(format string, args ...any) { in.notes = append(in.notes, fmt.Sprintf(format, args...)) }
 	for _, err := range []error{serr, herr} {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			note("it is written anew: %v", err)
+			note("it is not used: %v", err)
 		}
 	}
 	known := true

@@ -11,7 +11,7 @@ import (
 )
 
 // LeftOver lists the cgroups and directories that have a turn's name and belong
-// to no turn, and removes, when it is told to, those that are ours and empty. It
+// to no turn, those of other instances too whose service does not run, and removes, when it is told to, those that are ours and empty. It
 // signals nobody.
 func (h *Host) LeftOver(ctx context.Context, standing func(turn string) api.Standing, remove bool) (out []api.LeftOver) {
 	seen := map[string]bool{} // turns that have a cgroup
@@ -27,13 +27,14 @@ func (h *Host) LeftOver(ctx context.Context, standing func(turn string) api.Stan
 			}
 			seen[m[1]] = true
 			if s := standing(m[1]); s == "" || s == api.StandingUnread || s == api.StandingNewer {
-				if l := h.leftCgroup(ctx, filepath.Join(place, e.Name()), s, remove); l.Path != "" {
+				if l := h.leftCgroup(ctx, filepath.Join(place, e.Name()), m[1], s, remove); l.Path != "" {
 					l.Kind, l.Turn = api.LeftOverCgroup, m[1]
 					out = append(out, l)
 				}
 			}
 		}
 	}
+	out = append(out, h.leftByOthers()...)
 	return append(out, h.leftDirs(ctx, standing, seen, remove)...)
 }
 
@@ -51,8 +52,9 @@ func (h *Host) places() []string {
 	return out
 }
 
-// leftCgroup tells of one cgroup; without a path: it has gone meanwhile.
-func (h *Host) leftCgroup(ctx context.Context, path string, s api.Standing, remove bool) (l api.LeftOver) {
+// leftCgroup tells of one cgroup; without a path: it has gone meanwhile, or is
+// looked after by another service.
+func (h *Host) leftCgroup(ctx context.Context, path, turn string, s api.Standing, remove bool) (l api.LeftOver) {
 	d, err := cgroup.Open(path)
 	if err != nil {
 		return l
@@ -61,6 +63,12 @@ func (h *Host) leftCgroup(ctx context.Context, path string, s api.Standing, remo
 	l.Path = path
 	live, err := d.Populated()
 	v := h.whose(d)
+	if s == "" && v == api.VerdictForeign {
+		if l.Why = otherWhy(d, turn); l.Why == "" {
+			l.Path = ""
+		}
+		return l
+	}
 	switch {
 	case s != "":
 		l.Why = "the turn has a record that cannot be used, so it is left alone"
@@ -69,9 +77,7 @@ func (h *Host) leftCgroup(ctx context.Context, path string, s api.Standing, remo
 	case live && v == api.VerdictOwned:
 		l.Why = "it bears our mark, has no record, and is not empty: the next start of the service ends what is in it"
 	case live:
-		l.Why = "it is not empty, and does not bear our mark"
-	case v == api.VerdictForeign:
-		l.Why = "it bears the mark of another service"
+		l.Why = "it is not empty, and bears no mark"
 	case v == api.VerdictOwned:
 		l.Remove, l.Why = true, "it bears our mark, has no record, and is empty"
 	case h.inOwn(path):
