@@ -1,6 +1,10 @@
 package reaper
 
 import (
+	"os"
+	"syscall"
+	"unsafe"
+
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/reaper/spawn"
 )
@@ -44,9 +48,28 @@ func (k *keeper) addAttributes(s *spawn.Spec, l *wire.Launch, fds []int) {
 		s.Extra = append(s.Extra, spawn.FD{FD: fds[x.Index], Number: x.Number})
 	}
 	if l.SetUser {
-		// Without privilege one's own groups cannot be set, only kept.
-		s.User = &spawn.User{UID: l.UID, GID: l.GID, Groups: l.Groups, SetGroups: k.uid == 0}
+		s.User = &spawn.User{UID: l.UID, GID: l.GID, Groups: l.Groups, SetGroups: k.uid == 0 && !k.keepsGroups(l)}
 	}
+}
+
+// keepsGroups tells whether a launch keeps our groups: it is to run as we do, and
+// nobody may set them here, as in a container of a user's own or for a root
+// without capabilities. (Without root's uid they can only be kept anyway.)
+func (k *keeper) keepsGroups(l *wire.Launch) bool {
+	if l.UID != k.uid || int(l.GID) != os.Getegid() {
+		return false
+	}
+	own, err := os.Getgroups()
+	if err != nil {
+		return false
+	}
+	list := make([]uint32, len(own)+1) // never empty, so that it has an address
+	for i, g := range own {
+		list[i] = uint32(g)
+	}
+	// See setgroups(2) and, for /proc/self/setgroups, user_namespaces(7).
+	_, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(own)), uintptr(unsafe.Pointer(&list[0])), 0)
+	return e == syscall.EPERM
 }
 
 // attributeOf names the attribute that was refused.

@@ -40,6 +40,11 @@ func (k *keeper) runCensuses() {
 	now, left := time.Now(), k.censuses[:0]
 	for _, c := range k.censuses {
 		switch {
+		case k.work.isBare() && (settled || err != nil || now.After(c.until)):
+			b := &wire.Census{Reaped: k.reaped, Alone: childless()}
+			b.Outside, b.Unseen = k.below()
+			k.send(c.c, wire.Message{ID: c.id, Census: b}, nil)
+			fault.Point("census.told")
 		case err != nil:
 			k.refuse(c.c, c.id, refusalOf(wire.ErrInternal, "read the keeper's descendants", "", err))
 		case settled || now.After(c.until):

@@ -19,6 +19,8 @@ type Options struct {
 	Dir      string // the turn's directory, for the journal
 	Listener int    // descriptor of a listening unix stream socket
 	Build    string // what to call ourselves
+	// Namespace: we are init of the turn's own PID namespace.
+	Namespace bool
 }
 
 // keeper is one turn's. Only the loop's goroutine touches it.
@@ -42,6 +44,9 @@ type keeper struct {
 	spare    int // a descriptor to give up when there is none left to accept with
 	fences   []question
 	censuses []census
+	endings  []ending
+	scan     int // the next number to ask for, where /proc does not list children
+	scanned  int // children that were found since it was 0
 
 	procs    map[string]*process
 	byPID    map[int]*process
@@ -75,13 +80,14 @@ type question struct {
 // then returns nil. An error means that it could not begin.
 func Keep(o Options) error {
 	k := &keeper{
-		opts: o, uid: uint32(os.Geteuid()), proc: procIsOurs(),
+		opts: o, uid: uint32(os.Geteuid()),
 		procs: make(map[string]*process), byPID: make(map[int]*process), keys: make(map[string]*process),
 	}
 	debug.SetGCPercent(-1) // see garbage
 	if err := k.settle(); err != nil {
 		return err
 	}
+	k.proc = procIsOurs()
 	if err := k.open(); err != nil {
 		return err
 	}

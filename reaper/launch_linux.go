@@ -55,13 +55,15 @@ func (k *keeper) launch(q question, l *wire.Launch, fds []int) *wire.Error {
 	fault.Point("launch.read")
 	leaf, id, err := k.work.makeLeaf(l.Process)
 	if err != nil {
-		return refusalOf(wire.ErrCgroup, "make cgroup "+l.Process, k.work.path+"/"+l.Process, err)
+		return refusalOf(wire.ErrCgroup, "make cgroup "+l.Process, k.work.leafPath(l.Process), err)
 	}
 	fault.Point("leaf.made")
-	defer func() { _ = sys.Close(leaf) }()
+	if leaf >= 0 {
+		defer func() { _ = sys.Close(leaf) }()
+	}
 	p := &process{asked: q, key: l.Key, pidfd: -1, started: wire.Started{
 		Process: l.Process, Argv: cut(l.Argv), UID: k.uid, Cwd: l.Cwd, CgroupID: id,
-		Leaf: k.work.path + "/" + l.Process, StartedNS: time.Now().UnixNano(), Meta: l.Meta,
+		Leaf: k.work.leafPath(l.Process), StartedNS: time.Now().UnixNano(), Meta: l.Meta,
 	}}
 	if l.SetUser {
 		p.started.UID = l.UID
@@ -130,15 +132,18 @@ func (k *keeper) start(p *process, l *wire.Launch, fds []int, leaf int) *wire.Er
 	}
 	fault.Point("streams.made")
 	k.addAttributes(&s, l, fds)
-	if !k.gate {
+	if !k.gate || leaf < 0 {
 		c, err := k.spawner.Start(&s)
 		if err == nil {
 			fault.Point("child.cloned")
 			p.started.Placement = "clone"
+			if leaf < 0 {
+				p.started.Placement = "child"
+			}
 			p.child = c
 			return nil
 		}
-		if !gateHelps(err) {
+		if leaf < 0 || !gateHelps(err) {
 			return k.explain(p, err)
 		}
 		// A sandbox or an old kernel will not change its mind.
@@ -351,7 +356,9 @@ func (k *keeper) end(p *process, c *sys.Child) {
 	fault.Point("exit.told")
 	_ = sys.Close(p.pidfd)
 	p.pidfd, p.ended = -1, nil
-	k.emptied = append(k.emptied, p.started.Process)
+	if !k.work.bare {
+		k.emptied = append(k.emptied, p.started.Process)
+	}
 	k.ended += p.size()
 	k.forget()
 }

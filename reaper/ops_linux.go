@@ -62,6 +62,10 @@ func (k *keeper) dispatch(c *conn, m *wire.Message, fds []int) {
 	case m.Op == wire.OpCensus:
 		k.censuses = append(k.censuses, newCensus(question{c, m.ID}))
 		return // the loop takes it before it waits again
+	case m.Op == wire.OpEnd && m.End != nil:
+		if err = k.endChildren(question{c, m.ID}, m.End); err == nil {
+			return // answered when it is over
+		}
 	case m.Op == wire.OpQuit:
 		k.quitNow(c, m.ID)
 		return
@@ -80,7 +84,7 @@ func (k *keeper) refuse(c *conn, id uint64, err *wire.Error) {
 }
 
 // Protocol is the version of internal/wire's protocol that this keeper speaks.
-const Protocol = 3
+const Protocol = 4
 
 // hello checks whose service it is, and tells it everything. The first nonce
 // ever is the turn's.
@@ -149,8 +153,8 @@ func (k *keeper) signal(s *wire.Signal) *wire.Error {
 	}
 	sig := syscall.Signal(s.Number)
 	err := sys.PidfdSendSignal(p.pidfd, sig, 0)
-	if errors.Is(err, syscall.ENOSYS) {
-		err = syscall.Kill(p.started.PID, sig)
+	if errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EPERM) { // a sandbox may say either
+		err = sys.SignalChild(p.started.PID, sig)
 	}
 	switch {
 	case errors.Is(err, syscall.ESRCH):

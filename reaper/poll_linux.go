@@ -125,12 +125,19 @@ func (k *keeper) turn(events []syscall.EpollEvent) (timeout int) {
 		k.buf = nil
 		k.garbage.collect()
 	}
+	if len(k.endings) > 0 {
+		guard("end", k.runEndings)
+	}
 	if len(k.censuses) > 0 {
 		guard("census", k.runCensuses)
 	}
 	switch {
 	case k.reapDue:
 		return 0
+	case len(k.endings) > 0 && k.scan > 0:
+		return 0
+	case len(k.endings) > 0:
+		return endPause
 	case len(k.censuses) > 0:
 		return censusPause
 	case k.sweepPause() > 0:

@@ -31,7 +31,11 @@ func (k *keeper) settle() error {
 		return os.NewSyscallError("setsid", err)
 	}
 	syscall.Umask(0o022) // the children's
-	if err := sys.SetSubreaper(true); err != nil {
+	if k.opts.Namespace {
+		if err := sys.EnterPIDNamespace(); err != nil {
+			return err
+		}
+	} else if err := sys.SetSubreaper(true); err != nil {
 		return err
 	}
 	// The child shares our memory until it executes, also after it has become

@@ -14,6 +14,7 @@ import (
 
 // work is the cgroup below which launches get their leaves.
 type work struct {
+	bare   bool // there is none
 	path   string
 	turn   string // the turn's cgroup, work's parent, as /proc/pid/cgroup has it; "" until it is asked for
 	dir    int
@@ -23,10 +24,12 @@ type work struct {
 
 // hold takes the turn's cgroup. The same one may be told again.
 func (k *keeper) hold(h *wire.Hold) *wire.Error {
-	if k.work != nil && k.work.path != h.Work {
+	if k.work != nil && (k.work.path != h.Work || k.work.bare != h.Bare) {
 		return refusal(wire.ErrProtocol, "holds already "+k.work.path)
 	}
-	if k.work == nil {
+	if k.work == nil && h.Bare {
+		k.work = &work{bare: true, dir: -1, events: -1, freeze: -1}
+	} else if k.work == nil {
 		w, err := openWork(h.Work)
 		if err != nil {
 			return refusalOf(wire.ErrCgroup, "open "+h.Work, h.Work, err)
@@ -96,6 +99,9 @@ func cgroupBelow(mounts []sys.MountEntry, work string) string {
 
 // inside tells whether a cgroup, as on a 0:: line, is the turn's or below it.
 func (w *work) inside(cgroup string) bool {
+	if w.bare {
+		return false
+	}
 	if w.turn == "" {
 		w.turn = turnCgroup(w.path)
 	}
@@ -103,8 +109,22 @@ func (w *work) inside(cgroup string) bool {
 	return ok && w.turn != "" && (rest == "" || rest[0] == '/' || rest[0] == ' ')
 }
 
+// isBare tells that the turn has no cgroup; w may be nil.
+func (w *work) isBare() bool { return w != nil && w.bare }
+
+// leafPath is where a launch's leaf is.
+func (w *work) leafPath(name string) string {
+	if w.bare {
+		return ""
+	}
+	return w.path + "/" + name
+}
+
 // frozen tells whether a launch would hang.
 func (w *work) frozen() bool {
+	if w.bare {
+		return false
+	}
 	var b [128]byte
 	if n, err := sys.Pread(w.events, b[:], 0); err == nil {
 		if v, ok := sys.ParseKV(b[:n], "frozen"); ok && v == 1 {
@@ -121,6 +141,9 @@ func (w *work) frozen() bool {
 // makeLeaf makes a fresh leaf and returns it open, with its kernfs id. A leaf
 // is never used twice: one that was ever killed kills what is cloned into it.
 func (w *work) makeLeaf(name string) (fd int, id uint64, err error) {
+	if w.bare {
+		return -1, 0, nil
+	}
 	if err := sys.Mkdirat(w.dir, name, 0o755); err != nil {
 		return -1, 0, err
 	}
@@ -137,6 +160,9 @@ func (w *work) makeLeaf(name string) (fd int, id uint64, err error) {
 // oomKills is how many processes of a leaf the kernel has ended for want of
 // memory; 0 where nobody counts.
 func (w *work) oomKills(leaf string) int64 {
+	if w.bare {
+		return 0
+	}
 	b, err := sys.ReadFileAt(w.dir, leaf+"/memory.events")
 	if err != nil {
 		return 0
@@ -181,7 +207,7 @@ func (k *keeper) sweepLeaves(n int) {
 // dropLeaf removes a leaf that was for nothing. What has just died in it may
 // take a moment to leave.
 func (k *keeper) dropLeaf(name string) {
-	for try := 0; ; try++ {
+	for try := 0; !k.work.bare; try++ {
 		err := sys.Rmdirat(k.work.dir, name)
 		if !errors.Is(err, syscall.EBUSY) {
 			return

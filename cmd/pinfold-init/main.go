@@ -31,7 +31,7 @@ const listener = 3
 const selftestWait = time.Minute
 
 const usage = `usage: pinfold-init [OPTION]... -- COMMAND [ARG]...
-       pinfold-init keeper --turn ID --dir DIR
+       pinfold-init keeper --turn ID --dir DIR [--pidns]
        pinfold-init selftest [--wait]
        pinfold-init version
 
@@ -39,6 +39,7 @@ COMMAND   be the init of a container; pinfold-init --help tells more.
 keeper    be the keeper of a turn. The service starts it, with a listening unix
           socket as descriptor 3, /dev/null as standard input and output, and
           a log as standard error. It lives until it is told to quit.
+          With --pidns it is init of a PID namespace made for the turn.
 selftest  exit 0 at once, or with --wait after a minute: what the service launches
           to see that launching and ending work.
 version   print the version.
@@ -77,6 +78,10 @@ func run(args []string) int {
 func keep(args []string) int {
 	o := reaper.Options{Listener: listener, Build: version}
 	for len(args) > 0 {
+		if args[0] == "--pidns" {
+			o.Namespace, args = true, args[1:]
+			continue
+		}
 		var to *string
 		switch args[0] {
 		case "--turn":

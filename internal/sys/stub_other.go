@@ -55,6 +55,8 @@ type PidfdInfo struct {
 	PPID      int
 	RUID      uint32
 	EUID      uint32
+	SUID      uint32
+	FSUID     uint32
 	ExitCode  int32
 }
 
@@ -236,3 +238,12 @@ func SameFiles(tid1, tid2 int) bool { return false }
 
 // SameFS returns false.
 func SameFS(tid1, tid2 int) bool { return false }
+
+// SignalChild returns ENOSYS.
+func SignalChild(pid int, sig syscall.Signal) error { return nosys("kill") }
+
+// SignalNamespace returns ENOSYS.
+func SignalNamespace(sig syscall.Signal) error { return nosys("kill") }
+
+// EnterPIDNamespace returns ENOSYS.
+func EnterPIDNamespace() error { return nosys("mount") }

@@ -20,6 +20,8 @@ func (m *Message) fields(c *coder) {
 	one(c, "exit", &m.Exit)
 	one(c, "input", &m.Input)
 	one(c, "resize", &m.Resize)
+	one(c, "end", &m.End)
+	one(c, "ended", &m.Ended)
 }
 
 func (e *Error) fields(c *coder) {
@@ -55,6 +57,7 @@ func (h *Hold) fields(c *coder) {
 	c.flag("gate", &h.Gate)
 	str(c, "spool", &h.Spool, omit)
 	signed(c, "output_max", &h.OutputMax, omit)
+	c.flag("bare", &h.Bare)
 }
 
 func (l *Launch) fields(c *coder) {
@@ -153,6 +156,22 @@ func (f *Fenced) fields(c *coder) {
 func (x *Census) fields(c *coder) {
 	signed(c, "reaped", &x.Reaped, keep)
 	many(c, "outside", &x.Outside)
+	c.flag("alone", &x.Alone)
+	str(c, "unseen", &x.Unseen, omit)
+}
+
+func (e *End) fields(c *coder) {
+	signed(c, "number", &e.Number, keep)
+	signed(c, "bound_ms", &e.BoundMS, omit)
+}
+
+func (e *Ended) fields(c *coder) {
+	c.flag("alone", &e.Alone)
+	signed(c, "rounds", &e.Rounds, omit)
+	signed(c, "seen", &e.Seen, omit)
+	many(c, "left", &e.Left)
+	str(c, "unseen", &e.Unseen, omit)
+	c.flag("whole", &e.Whole)
 }
 
 func (m *Member) fields(c *coder) {

@@ -17,8 +17,9 @@ package wire
 //
 // Version 2 has the operations of standard streams, and what Launch says of
 // them and of the process's own attributes (Launch.NeedsVersion2). Version 3 has
-// Launch.Key.
-const Version = 3
+// Launch.Key. Version 4 has turns without a cgroup: Hold.Bare, OpEnd and
+// Census.Alone.
+const Version = 4
 
 // MaxFrame bounds a frame: the kernel takes at most 2 MiB of arguments and
 // environment by default, JSON may double that.
@@ -52,6 +53,11 @@ const (
 	// that still hold the terminal open.
 	OpCloseTTY Op = "close_tty"
 )
+
+// OpEnd, of version 4, is for turns without a cgroup: End → Ended. The keeper
+// signals its own children, orphans that came to it among them: each is unreaped,
+// so that its number is its own.
+const OpEnd Op = "end"
 
 // Event names an announcement.
 type Event string
@@ -90,6 +96,8 @@ type Message struct {
 	Exit    *Exit    `json:"exit,omitempty"`
 	Input   *Input   `json:"input,omitempty"`
 	Resize  *Resize  `json:"resize,omitempty"`
+	End     *End     `json:"end,omitempty"`
+	Ended   *Ended   `json:"ended,omitempty"`
 }
 
 // Error is a refused operation. Kind says which step failed.
@@ -167,6 +175,9 @@ type Hold struct {
 	// OutputMax bounds the bytes that all spools of the turn take in; 0: no
 	// bound.
 	OutputMax int64 `json:"output_max,omitempty"`
+	// Bare, of version 4: there is no cgroup, Work is empty, and launches are born
+	// where the keeper is.
+	Bare bool `json:"bare,omitempty"`
 }
 
 // Launch asks for a process. The descriptors named by Stdin, Stdout and Stderr
@@ -295,7 +306,7 @@ type Started struct {
 	Ino        uint64   `json:"pidfs_ino,omitempty"`
 	CgroupID   uint64   `json:"cgroup_id,omitempty"`
 	Leaf       string   `json:"leaf"`
-	Placement  string   `json:"placement"` // clone or gate
+	Placement  string   `json:"placement"` // clone, gate, or child where there is no cgroup
 	StartedNS  int64    `json:"started_ns"`
 	Meta       string   `json:"meta,omitempty"`
 }
@@ -332,9 +343,31 @@ type Fenced struct {
 // Census is what is still alive below the keeper once its turn's cgroup is
 // empty: only processes that had left it. Reaped counts the descendants that
 // the keeper has reaped since it began, launches included.
+//
+// At a turn without a cgroup, Outside is everybody below the keeper, and what
+// could be seen of them: Alone alone tells that there is nobody.
 type Census struct {
 	Reaped  int      `json:"reaped"`
 	Outside []Member `json:"outside,omitempty"`
+	Alone   bool     `json:"alone,omitempty"`  // of version 4: the keeper has no child, so no descendant
+	Unseen  string   `json:"unseen,omitempty"` // of version 4: why not all of them can be listed
+}
+
+// End asks for a signal to all of the keeper's children: SIGKILL until it has none
+// left, or the bound has run out; any other once, and SIGCONT after it.
+type End struct {
+	Number  int   `json:"number"`
+	BoundMS int64 `json:"bound_ms,omitempty"`
+}
+
+// Ended is what came of it.
+type Ended struct {
+	Alone  bool     `json:"alone,omitempty"` // no child is left, and so no descendant
+	Rounds int      `json:"rounds,omitempty"`
+	Seen   int      `json:"seen,omitempty"`   // children, in the fullest round
+	Left   []Member `json:"left,omitempty"`   // children that are there still
+	Unseen string   `json:"unseen,omitempty"` // why they cannot be listed
+	Whole  bool     `json:"whole,omitempty"`  // everybody in the keeper's PID namespace was signalled at once
 }
 
 // Member is a live descendant of the keeper that is not in the turn's cgroup.
