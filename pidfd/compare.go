@@ -19,93 +19,88 @@ const (
 	Reaped
 )
 
-// Compare decides whether the process that now describes is the recorded one,
-// and returns the evidence in words. A zero field is one that could not be
-// read, or was not recorded: it never counts as equal and never as different.
+// Row is a row of the table of verdicts: when, what, and the evidence in words.
+type Row struct {
+	When    string
+	Verdict api.Verdict // none: one more thing agrees, and the next row is asked
+	holds   func(rec, now api.Identity, life Life) bool
+	says    func(rec, now api.Identity) string
+}
+
+// Table is the table of verdicts, of which the first row that holds decides.
+// A zero field is one that could not be read, or was not recorded: it never
+// counts as equal and never as different.
 //
 // The pidfs inode decides where both have it. Without it the pid and the start
 // tick must be equal, in the same boot, PID namespace and time namespace; since
 // a number can come back within one tick, a recorded cgroup has to be the same
 // as well.
+func Table() []Row {
+	type id = api.Identity
+	inodes := func(rec, now id) bool { return rec.Ino != 0 && now.Ino != 0 }
+	same := func(rec, now id) bool { return inodes(rec, now) && rec.Ino == now.Ino }
+	const owned, gone, foreign, cannot = api.VerdictOwned, api.VerdictGone, api.VerdictForeign, api.VerdictUnverifiable
+	return []Row{
+		{"no pid was recorded", cannot, func(r, n id, _ Life) bool { return r.PID <= 0 }, nil},
+		{"the boot id was not recorded, or cannot be read", cannot, func(r, n id, _ Life) bool { return r.Boot == "" || n.Boot == "" }, nil},
+		{"recorded in another boot", foreign, func(r, n id, _ Life) bool { return r.Boot != n.Boot }, nil},
+		{"same boot", "", always, nil},
+
+		{"another pidfs inode", foreign, func(r, n id, _ Life) bool { return inodes(r, n) && r.Ino != n.Ino },
+			func(r, n id) string { return fmt.Sprintf("pidfs inode is %d, recorded %d", n.Ino, r.Ino) }},
+		{"same pidfs inode, and it is alive", owned, func(r, n id, l Life) bool { return same(r, n) && l == Alive }, nil},
+		{"same pidfs inode, and it has exited", gone, func(r, n id, l Life) bool { return same(r, n) && l == Exited }, nil},
+		{"same pidfs inode, and it was reaped", gone, func(r, n id, l Life) bool { return same(r, n) && l == Reaped }, nil},
+		{"same pidfs inode, and one cannot tell whether it lives", cannot, func(r, n id, _ Life) bool { return same(r, n) }, nil},
+
+		{"the PID namespace was not recorded, or cannot be read", cannot, func(r, n id, _ Life) bool { return r.PIDNS == 0 || n.PIDNS == 0 }, nil},
+		{"recorded in another PID namespace", cannot, func(r, n id, _ Life) bool { return r.PIDNS != n.PIDNS }, nil},
+		{"another pid", foreign, func(r, n id, _ Life) bool { return r.PID != n.PID },
+			func(r, n id) string { return fmt.Sprintf("pid is %d, recorded %d", n.PID, r.PID) }},
+		{"no such process (ESRCH)", gone, func(_, _ id, l Life) bool { return l == Reaped }, nil},
+
+		{"no start tick was recorded", cannot, func(r, _ id, _ Life) bool { return r.StartTicks == 0 }, nil},
+		{"the start tick cannot be read", cannot, func(_, n id, _ Life) bool { return n.StartTicks == 0 }, nil},
+		{"the start tick was recorded in another time namespace", cannot, func(r, n id, _ Life) bool { return r.TimeNS != n.TimeNS }, nil},
+		{"another start tick", foreign, func(r, n id, _ Life) bool { return r.StartTicks != n.StartTicks },
+			func(r, n id) string { return fmt.Sprintf("start tick is %d, recorded %d", n.StartTicks, r.StartTicks) }},
+		{"same pid and start tick", "", always, nil},
+
+		{"a cgroup was recorded, and cannot be read", cannot, func(r, n id, _ Life) bool { return r.CgroupID != 0 && n.CgroupID == 0 }, nil},
+		{"another cgroup", cannot, func(r, n id, _ Life) bool { return r.CgroupID != 0 && r.CgroupID != n.CgroupID },
+			func(r, n id) string { return fmt.Sprintf("cgroup is %d, recorded %d", n.CgroupID, r.CgroupID) }},
+		{"same cgroup", "", func(r, _ id, _ Life) bool { return r.CgroupID != 0 }, nil},
+		{"no cgroup was recorded", "", func(r, _ id, _ Life) bool { return r.CgroupID == 0 }, nil},
+		{"it is alive", owned, func(_, _ id, l Life) bool { return l == Alive }, nil},
+		{"it has exited", gone, func(_, _ id, l Life) bool { return l == Exited }, nil},
+		{"one cannot tell whether it lives", cannot, always, nil},
+	}
+}
+
+func always(_, _ api.Identity, _ Life) bool { return true }
+
+// theTable is made once: Compare stands before every signal.
+var theTable = Table()
+
+// Compare decides by Table whether the process that now describes is the recorded
+// one, and returns the evidence in words.
 func Compare(rec, now api.Identity, life Life) (api.Verdict, []string) {
-	var ev evidence
-	switch {
-	case rec.PID <= 0:
-		return ev.say(api.VerdictUnverifiable, "no pid recorded")
-	case rec.Boot == "" || now.Boot == "":
-		return ev.say(api.VerdictUnverifiable, "boot id unknown")
-	case rec.Boot != now.Boot:
-		return ev.say(api.VerdictForeign, "recorded in another boot")
-	}
-	ev.add("same boot")
-	if rec.Ino != 0 && now.Ino != 0 {
-		if rec.Ino != now.Ino {
-			return ev.say(api.VerdictForeign, "pidfs inode is %d, recorded %d", now.Ino, rec.Ino)
+	evidence := make([]string, 0, 4)
+	for i := range theTable {
+		row := &theTable[i]
+		if !row.holds(rec, now, life) {
+			continue
 		}
-		ev.add("same pidfs inode")
-		return ev.ours(life)
+		text := row.When
+		if row.says != nil {
+			text = row.says(rec, now)
+		}
+		evidence = append(evidence, text)
+		if row.Verdict != "" {
+			return row.Verdict, evidence
+		}
 	}
-	if life == Reaped {
-		return ev.say(api.VerdictGone, "no such process (ESRCH)")
-	}
-	return compareTicks(rec, now, life, ev)
-}
-
-// compareTicks is Compare for hosts without a pidfs inode.
-func compareTicks(rec, now api.Identity, life Life, ev evidence) (api.Verdict, []string) {
-	switch {
-	case rec.PIDNS == 0 || now.PIDNS == 0:
-		return ev.say(api.VerdictUnverifiable, "PID namespace unknown")
-	case rec.PIDNS != now.PIDNS:
-		return ev.say(api.VerdictUnverifiable, "recorded in another PID namespace")
-	case rec.PID != now.PID:
-		return ev.say(api.VerdictForeign, "pid is %d, recorded %d", now.PID, rec.PID)
-	case rec.StartTicks == 0:
-		return ev.say(api.VerdictUnverifiable, "no start tick recorded")
-	case now.StartTicks == 0:
-		return ev.say(api.VerdictUnverifiable, "start tick cannot be read")
-	case rec.TimeNS != now.TimeNS:
-		return ev.say(api.VerdictUnverifiable, "start tick recorded in another time namespace")
-	case rec.StartTicks != now.StartTicks:
-		return ev.say(api.VerdictForeign, "start tick is %d, recorded %d", now.StartTicks, rec.StartTicks)
-	}
-	ev.add("same pid and start tick")
-	switch {
-	case rec.CgroupID == 0:
-		ev.add("no cgroup recorded")
-	case now.CgroupID == 0:
-		return ev.say(api.VerdictUnverifiable, "cgroup cannot be read")
-	case rec.CgroupID != now.CgroupID:
-		return ev.say(api.VerdictUnverifiable, "cgroup is %d, recorded %d", now.CgroupID, rec.CgroupID)
-	default:
-		ev.add("same cgroup")
-	}
-	return ev.ours(life)
-}
-
-// evidence is what a verdict rests on, in words.
-type evidence []string
-
-func (ev *evidence) add(format string, args ...any) {
-	*ev = append(*ev, fmt.Sprintf(format, args...))
-}
-
-func (ev *evidence) say(v api.Verdict, format string, args ...any) (api.Verdict, []string) {
-	ev.add(format, args...)
-	return v, *ev
-}
-
-// ours settles the verdict on the recorded process itself.
-func (ev *evidence) ours(life Life) (api.Verdict, []string) {
-	switch life {
-	case Alive:
-		return api.VerdictOwned, *ev
-	case Exited:
-		return ev.say(api.VerdictGone, "it has exited")
-	case Reaped:
-		return ev.say(api.VerdictGone, "it has exited and was reaped")
-	}
-	return ev.say(api.VerdictUnverifiable, "cannot tell whether it lives")
+	return api.VerdictUnverifiable, evidence
 }
 
 // Verify compares the process with a record of one, and says on what evidence.
@@ -131,43 +126,49 @@ func (h *Handle) Life() Life {
 	return Exited
 }
 
-// OpenVerified opens the recorded process by its number and verifies it. The
-// handle is nil unless the verdict is owned.
-func OpenVerified(rec api.Identity) (*Handle, api.Verdict, []string) {
-	here := ReadHere()
-	if v, ev := NumberMeans(rec, here); v != "" {
-		return nil, v, ev
-	}
-	h, err := Open(rec.PID)
-	switch {
-	case errors.Is(err, ErrGone):
-		return nil, api.VerdictGone, []string{"same boot", "no process has its number"}
-	case err != nil:
-		return nil, api.VerdictUnverifiable, []string{err.Error()}
-	}
-	v, ev := h.Verify(rec)
-	if v != api.VerdictOwned {
-		_ = h.Close()
-		return nil, v, ev
-	}
-	return h, v, ev
-}
-
 // NumberMeans tells with an empty verdict that a recorded pid means the same
 // where we are.
 func NumberMeans(rec api.Identity, now Here) (api.Verdict, []string) {
-	var ev evidence
+	var v api.Verdict
+	var why string
 	switch {
 	case rec.PID <= 1:
-		return ev.say(api.VerdictUnverifiable, "no usable pid recorded")
+		v, why = api.VerdictUnverifiable, "no usable pid was recorded"
 	case rec.Boot == "" || now.Boot == "":
-		return ev.say(api.VerdictUnverifiable, "boot id unknown")
+		v, why = api.VerdictUnverifiable, "the boot id was not recorded, or cannot be read"
 	case rec.Boot != now.Boot:
-		return ev.say(api.VerdictForeign, "recorded in another boot")
+		v, why = api.VerdictForeign, "recorded in another boot"
 	case rec.PIDNS == 0 || now.PIDNS == 0:
-		return ev.say(api.VerdictUnverifiable, "PID namespace unknown")
+		v, why = api.VerdictUnverifiable, "the PID namespace was not recorded, or cannot be read"
 	case rec.PIDNS != now.PIDNS:
-		return ev.say(api.VerdictUnverifiable, "recorded in another PID namespace")
+		v, why = api.VerdictUnverifiable, "recorded in another PID namespace"
+	default:
+		return "", nil
 	}
-	return "", nil
+	return v, []string{why}
+}
+
+// evidence is what a verdict rests on, in words.
+type evidence []string
+
+func (ev *evidence) add(format string, args ...any) {
+	*ev = append(*ev, fmt.Sprintf(format, args...))
+}
+
+func (ev *evidence) say(v api.Verdict, format string, args ...any) (api.Verdict, []string) {
+	ev.add(format, args...)
+	return v, *ev
+}
+
+// ours settles the verdict on the recorded process itself.
+func (ev *evidence) ours(life Life) (api.Verdict, []string) {
+	switch life {
+	case Alive:
+		return api.VerdictOwned, *ev
+	case Exited:
+		return ev.say(api.VerdictGone, "it has exited")
+	case Reaped:
+		return ev.say(api.VerdictGone, "it has exited and was reaped")
+	}
+	return ev.say(api.VerdictUnverifiable, "cannot tell whether it lives")
 }

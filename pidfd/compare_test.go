@@ -40,7 +40,7 @@ func TestCompare(t *testing.T) {
 		"other boot, reaped":           {full, with(func(n *api.Identity) { n.Boot = "c" }), Reaped, foreign, "another boot"},
 		"boot not recorded":            {with(func(r *api.Identity) { r.Boot = "" }), full, Alive, cannot, "boot id"},
 		"boot not readable":            {full, with(func(n *api.Identity) { n.Boot = "" }), Alive, cannot, "boot id"},
-		"nothing recorded":             {api.Identity{}, full, Alive, cannot, "no pid"},
+		"nothing recorded":             {api.Identity{}, full, Alive, cannot, "no pid was recorded"},
 		"ticks":                        {bare, bare, Alive, owned, "same pid and start tick"},
 		"ticks and cgroup":             {old, old, Alive, owned, "same cgroup"},
 		"ticks, recorded before 6.9":   {old, full, Alive, owned, "same pid and start tick"},
@@ -51,11 +51,11 @@ func TestCompare(t *testing.T) {
 		"other tick":                   {bare, with(func(n *api.Identity) { n.Ino, n.StartTicks = 0, 901 }), Alive, foreign, "tick is 901"},
 		"other pid":                    {bare, with(func(n *api.Identity) { n.Ino, n.PID = 0, 45 }), Alive, foreign, "pid is 45"},
 		"same tick, other cgroup":      {old, with(func(n *api.Identity) { n.Ino, n.CgroupID = 0, 9 }), Alive, cannot, "cgroup is 9"},
-		"same tick, cgroup unreadable": {old, with(func(n *api.Identity) { n.Ino, n.CgroupID = 0, 0 }), Alive, cannot, "cgroup cannot"},
+		"same tick, cgroup unreadable": {old, with(func(n *api.Identity) { n.Ino, n.CgroupID = 0, 0 }), Alive, cannot, "cgroup was recorded, and cannot"},
 		"tick not recorded":            {with(func(r *api.Identity) { r.Ino, r.StartTicks = 0, 0 }), old, Alive, cannot, "no start tick"},
 		"tick unreadable (hidepid)":    {old, with(func(n *api.Identity) { n.Ino, n.StartTicks = 0, 0 }), Alive, cannot, "cannot be read"},
 		"other pid namespace":          {old, with(func(n *api.Identity) { n.Ino, n.PIDNS = 0, 9 }), Alive, cannot, "another PID namespace"},
-		"pid namespace not recorded":   {with(func(r *api.Identity) { r.Ino, r.PIDNS = 0, 0 }), old, Alive, cannot, "namespace unknown"},
+		"pid namespace not recorded":   {with(func(r *api.Identity) { r.Ino, r.PIDNS = 0, 0 }), old, Alive, cannot, "PID namespace was not recorded"},
 		"other time namespace":         {old, with(func(n *api.Identity) { n.Ino, n.TimeNS = 0, 9 }), Alive, cannot, "time namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {

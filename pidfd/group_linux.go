@@ -10,7 +10,7 @@ import (
 
 // SignalGroup sends sig to the process group that this process leads, also when
 // it has been reaped itself: a handle names the group exactly. ErrGone: the group
-// has no member. errors.ErrUnsupported: before Linux 6.9.
+// has no member. ErrNotSupported: before Linux 6.9.
 func (h *Handle) SignalGroup(sig syscall.Signal) error {
 	if err := h.guard(); err != nil {
 		return err
@@ -21,7 +21,7 @@ func (h *Handle) SignalGroup(sig syscall.Signal) error {
 	return h.use(func(fd int) error {
 		err := sys.PidfdSendSignal(fd, sig, sys.PidfdSignalProcessGroup)
 		if errors.Is(err, syscall.EINVAL) {
-			return fmt.Errorf("signal group %d: %w", h.pid, errors.ErrUnsupported)
+			err = &Unsupported{"signals to a process group by handle", "6.9", err}
 		}
 		if err != nil {
 			return fmt.Errorf("signal group %d: %w", h.pid, gone(err))

@@ -24,6 +24,8 @@ var suite = systest.New(map[string]systest.Helper{
 	"old":        asOld,
 	"reuse":      reuse,
 	"hidden":     hidden,
+	"rung":       rung,
+	"below":      below,
 })
 
 func TestMain(m *testing.M) { suite.Main(m) }
@@ -120,7 +122,7 @@ func TestVerifyTellsStrangers(t *testing.T) {
 	h.Close()
 	for what, change := range map[string]func(*api.Identity){
 		"boot":   func(r *api.Identity) { r.Boot = "another" },
-		"pid ns": func(r *api.Identity) { r.PIDNS++ },
+		"pid ns": func(r *api.Identity) { r.PIDNS++; r.Ino = 0 },
 		"inode":  func(r *api.Identity) { r.Ino++; r.StartTicks++ },
 		"pid 1":  func(r *api.Identity) { r.PID = 1 },
 	} {
@@ -144,7 +146,7 @@ func TestThreadNumber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec.PID = tid
+	rec.PID, rec.Ino = tid, 0
 	if h, v, ev := OpenVerified(rec); v != api.VerdictGone || h != nil {
 		t.Errorf("%s, %q", v, ev)
 	}

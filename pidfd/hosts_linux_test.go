@@ -88,25 +88,33 @@ func TestOldKernel(t *testing.T) {
 	}
 }
 
+// ownProc mounts the /proc of a new PID namespace in a new mount namespace.
+func ownProc() error {
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return err
+	}
+	return syscall.Mount("proc", "/proc", "proc", 0, "")
+}
+
+// startAs starts a sleeper, under a number of our choice unless that is 0.
+func startAs(pid int) (*exec.Cmd, error) {
+	if pid > 0 {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			return nil, err
+		}
+	}
+	cmd := exec.Command("sleep", "1000")
+	return cmd, cmd.Start()
+}
+
 // reuse runs as init of a PID namespace, where it can have a number handed out
 // again, and tells what is said of the recorded one: with the pidfs inode and
 // without.
 func reuse([]string) error {
-	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+	if err := ownProc(); err != nil {
 		return err
 	}
-	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		return err
-	}
-	start := func(pid int) (*exec.Cmd, error) {
-		if pid > 0 {
-			if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
-				return nil, err
-			}
-		}
-		cmd := exec.Command("sleep", "1000")
-		return cmd, cmd.Start()
-	}
+	start := startAs
 	x, err := start(0)
 	if err != nil {
 		return err
