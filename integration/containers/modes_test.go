@@ -1,0 +1,191 @@
+package containers
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"pinfold.dev/api"
+)
+
+// mode is a way to run a container: what it is given, and what that must come to.
+type mode struct {
+	name     string
+	rootless bool
+	change   func(t testing.TB, b *bundle)
+	grade    api.Grade // at which turns must be held
+	dir      string    // for the gateway's files; empty: /tmp
+	doctor   []string  // what doctor must say, too
+	needs    string    // a controller of cgroup v1
+}
+
+func modes() []mode {
+	const readonly = "read-only file system"
+	sub := api.GradeSubreaper
+	return []mode{
+		{name: "Docker's default: cgroups read-only", grade: sub, doctor: []string{readonly}},
+		{name: "cgroups writable", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
+		{name: "cgroups writable, the host's cgroup namespace", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.share(specs.CgroupNamespace)
+		}},
+		{name: "cgroups not mounted", grade: sub, change: func(t testing.TB, b *bundle) { b.cgroups("") }},
+		{name: "rootless, cgroups read-only", rootless: true, grade: sub, doctor: []string{readonly}},
+		{name: "rootless, cgroups writable", rootless: true, grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
+		{name: "any uid, no capability, cgroups writable by root", grade: sub, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.user(1000680000, 0)
+		}},
+		{name: "root without capabilities, cgroups writable", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.Process.Capabilities = caps()
+		}},
+		{name: "the host's PID namespace", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.share(specs.PIDNamespace)
+		}},
+		{name: "no /proc", grade: "", change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.without("/proc")
+			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil
+		}},
+		{name: "a writable root file system, no volumes", grade: api.GradeCgroup, dir: "/tmp", change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.overlay(t)
+		}},
+		{name: "no filter of system calls", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.Linux.Seccomp = nil
+		}},
+		{name: "pidfd_open refused", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.refuse(syscall.EPERM, "pidfd_open", "pidfd_send_signal")
+		}},
+		{name: "prctl refused", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.refusePrctl()
+		}},
+		{name: "at most 64 tasks", grade: api.GradeCgroup, needs: "pids", change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.limit(limited("pids", b, "pids.max", "64"))
+		}},
+	}
+}
+
+// In each mode a gateway that is the container's command has its service beside
+// it, held as well as the container allows; doctor says so; a turn whose processes
+// try to escape is ended, and nothing else; the container stops as it is asked.
+func TestModes(t *testing.T) {
+	runtimes(t, func(t *testing.T, rt oci) {
+		for _, m := range modes() {
+			t.Run(m.name, func(t *testing.T) {
+				t.Parallel()
+				if m.needs != "" && run.v1[m.needs] == "" {
+					missing(t, "the controller "+m.needs+" of cgroup v1")
+				}
+				rt := rt
+				rt.rootless = m.rootless
+				m.test(t, rt)
+			})
+		}
+	})
+}
+
+func (m mode) test(t *testing.T, rt oci) {
+	b := newBundle(t, gateway("life")...)
+	b.serve()
+	if m.rootless {
+		b.rootless()
+	}
+	if m.change != nil {
+		m.change(t, b)
+	}
+	c := rt.start(t, b)
+	s := c.story()
+	m.check(t, s)
+	c.kill("TERM")
+	code := c.code()
+	if code != 7 || !strings.Contains(c.out.String(), "stopped") {
+		t.Errorf("stopped, it ends with %d", code)
+	}
+	run.table.add(m.name, rt, cell{grade: s.Host.Grade, code: code, doctor: s.DoctorExit, refused: s.Refused})
+}
+
+// check compares what was seen inside with what the container was given.
+func (m mode) check(t *testing.T, s story) {
+	t.Helper()
+	if s.Host.Grade != m.grade {
+		t.Errorf("turns are held at grade %q, want %q: %s", s.Host.Grade, m.grade, s.Refused)
+	}
+	var h api.Host
+	if err := json.Unmarshal(s.Doctor, &h); err != nil || h.Grade != m.grade || (s.DoctorExit == 0) != (m.grade != "") {
+		t.Errorf("doctor: exit %d, %s (%v)", s.DoctorExit, s.Doctor, err)
+	}
+	for _, text := range m.doctor {
+		if !strings.Contains(string(s.Doctor), text) {
+			t.Errorf("doctor does not say %q: %s", text, s.Doctor)
+		}
+	}
+	if !s.Canary {
+		t.Error("the process outside the turn is gone")
+	}
+	if m.grade == "" {
+		return
+	}
+	r := s.Receipt
+	if s.Exit.State != api.ProcessExited || s.Exit.Code != 5 {
+		t.Errorf("a process that exits with 5: %+v", s.Exit)
+	}
+	if !r.Complete || r.State != api.StateAbandoned || r.Grade != m.grade || !s.Gone || r.Counts.Survivors != 0 || s.Up != 3 {
+		t.Errorf("%d processes were up; complete %v, state %s, grade %s, counts %+v, all gone %v; mechanism %s",
+			s.Up, r.Complete, r.State, r.Grade, r.Counts, s.Gone, r.Mechanism)
+	}
+}
+
+// gateway is a command of the image: its entrypoint, and this program in a role.
+func gateway(role string, words ...string) []string {
+	if run.serve {
+		return append(append([]string{}, run.image.entrypoint...), as(role, words...)...)
+	}
+	return append([]string{"/usr/bin/pinfold-init", "--"}, as(role, words...)...)
+}
+
+// serve gives the container the image's environment, and a service to the
+// gateway.
+func (b *bundle) serve() {
+	for _, e := range run.image.env {
+		b.env(e)
+	}
+	b.env(roleEnv + "=gateway")
+	if !run.serve {
+		b.env("PINFOLD_CONTAINERS_SERVE=--grace=1s")
+	}
+}
+
+// story waits for what the gateway tells.
+func (c *container) story() (s story) {
+	c.t.Helper()
+	c.says(storyMark)
+	for end := false; !end; {
+		_, text, _ := strings.Cut(c.out.String(), storyMark)
+		text, _, end = strings.Cut(text, "\n")
+		if end {
+			if err := json.Unmarshal([]byte(text), &s); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// limited makes a cgroup of cgroup v1 with a limit for a bundle.
+func limited(controller string, b *bundle, file, value string) string {
+	dir := run.v1[controller] + b.Linux.CgroupsPath
+	check(os.MkdirAll(dir, 0o755))
+	check(os.WriteFile(dir+"/"+file, []byte(value), 0))
+	return dir
+}
