@@ -78,6 +78,16 @@ type Survivor struct {
 	Cgroup      string `json:"cgroup,omitempty"`
 }
 
+// Refused is a process that was looked at when a turn was ended, and not signalled:
+// it could not be proved to be the turn's.
+type Refused struct {
+	PID      int      `json:"pid"`
+	Process  string   `json:"process,omitempty"` // the launch that it was looked at for
+	Comm     string   `json:"comm,omitempty"`
+	Verdict  Verdict  `json:"verdict"` // foreign or unverifiable
+	Evidence []string `json:"evidence"`
+}
+
 // Leftover is a process kept running when its turn finished.
 type Leftover struct {
 	PID     int      `json:"pid"`
@@ -132,7 +142,10 @@ type Receipt struct {
 	Grade  Grade  `json:"grade"`
 	// Mechanism is how it was ended: cgroup.kill; cgroup.kill+members when
 	// one write was not enough; freeze+members where there is no cgroup.kill;
-	// none when nothing had to be ended.
+	// none when nothing had to be ended. Without a cgroup: walk, by the service
+	// below the turn's keeper; keeper, by the keeper of its own children; kill -1,
+	// in the turn's PID namespace; init, by killing the init of that; handles, of
+	// launched processes and what is below them; or several, joined by a plus.
 	Mechanism string `json:"mechanism"`
 
 	AskedAt     time.Time  `json:"asked_at"`
@@ -154,7 +167,13 @@ type Receipt struct {
 	Jobs      []Job      `json:"jobs,omitempty"`
 	Outside   []Outside  `json:"outside"`
 	Survivors []Survivor `json:"survivors"`
-	Usage     Usage      `json:"usage"`
+	// Refused are processes that were looked at and not signalled, since nothing
+	// proved them the turn's.
+	Refused []Refused `json:"refused,omitempty"`
+	// Unconfirmed says why it cannot be told whether all has ended. Complete is
+	// false then; the grades without a cgroup know such endings.
+	Unconfirmed string `json:"unconfirmed,omitempty"`
+	Usage       Usage  `json:"usage"`
 	// Notes say in words what could not be done or seen.
 	Notes []string `json:"notes,omitempty"`
 }

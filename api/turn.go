@@ -108,6 +108,9 @@ type BeginRequest struct {
 	Session string `json:"session,omitempty"`
 	// MinGrade refuses the turn where the host cannot hold it this well.
 	MinGrade Grade `json:"min_grade,omitempty"`
+	// AllowPIDNS lets the turn have a PID namespace of its own where the host has
+	// nothing better: its processes then see their own pids, and a /proc of them.
+	AllowPIDNS bool `json:"allow_pidns,omitempty"`
 	// Limits bound the turn's processes together; nil means the defaults.
 	Limits *Limits `json:"limits,omitempty"`
 	// Leftovers is the policy when the turn finishes; empty means keep.

@@ -33,7 +33,11 @@ func (m *Manager) checkedBegin(req api.BeginRequest) error {
 	if err := checkBegin(req); err != nil {
 		return err
 	}
-	if g := m.Grade(); !g.AtLeast(req.MinGrade) {
+	g := m.Grade()
+	if req.AllowPIDNS && !g.AtLeast(api.GradePIDNS) {
+		g = api.GradePIDNS // perhaps: the host tries it
+	}
+	if !g.AtLeast(req.MinGrade) {
 		return api.Errorf(api.CodeGradeUnavailable,
 			"this host holds turns at grade %s, %s was demanded", g, req.MinGrade).
 			WithRemedy("see `pinfold doctor` for what is missing, or ask for less")
@@ -53,7 +57,7 @@ func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, 
 	if err := m.bindClient(t, c); err != nil {
 		return api.Turn{}, err
 	}
-	v, err := m.begin(ctx, t, req.MinGrade)
+	v, err := m.begin(ctx, t, req.MinGrade, req.AllowPIDNS)
 	if err != nil {
 		t.mu.Lock()
 		t.client.leave()
@@ -67,12 +71,12 @@ func (m *Manager) beginNew(ctx context.Context, c Caller, req api.BeginRequest, 
 	return v, nil
 }
 
-func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade) (api.Turn, error) {
+func (m *Manager) begin(ctx context.Context, t *turn, minGrade api.Grade, allowPIDNS bool) (api.Turn, error) {
 	defer m.bearing(t.id)()
 	hooks := m.hooks(t)
 	fault.Point("begin.asked")
 	h, err := m.cfg.Host.Begin(ctx, Spec{Turn: t.id, Label: t.view.Label, OwnerUID: t.owner, Limits: t.view.Limits,
-		MinGrade: minGrade, Spool: m.cfg.Outputs.Dir(t.id), OutputMax: t.view.OutputMax}, hooks)
+		MinGrade: minGrade, AllowPIDNS: allowPIDNS, Spool: m.cfg.Outputs.Dir(t.id), OutputMax: t.view.OutputMax}, hooks)
 	if err != nil {
 		if derr := m.cfg.Records.Discard(t.id); derr != nil {
 			m.log.Warn("discard the record of a turn that did not begin", "turn", t.id, "error", derr)

@@ -174,8 +174,12 @@ func (m *Manager) kill(t *turn, h Hold, r *api.Receipt) bool {
 	r.Rounds += k.Rounds
 	r.Notes = append(r.Notes, k.Notes...)
 	r.Counts.Ended = max(r.Counts.Ended, k.Seen)
-	r.Survivors = k.Survivors
+	r.Survivors, r.Unconfirmed = k.Survivors, k.Unconfirmed
+	r.Refused = refused(r.Refused, k.Refused)
 	t.markEscaped(k.Escaped)
+	t.mu.Lock()
+	t.hopeless = k.Hopeless
+	t.mu.Unlock()
 	empty := err == nil && !k.EmptyAt.IsZero() && len(k.Survivors) == 0
 	if empty {
 		at := k.EmptyAt.UTC()
@@ -233,11 +237,14 @@ func release(h Hold, r *api.Receipt) bool {
 
 // account settles the receipt, stores it, then announces it.
 func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
+	t.mu.Lock()
 	ev := evEmpty
 	if !empty {
 		ev = evBoundOut
 	}
-	t.mu.Lock()
+	if !empty && t.hopeless {
+		ev = evLost
+	}
 	t.mergeHeld()
 	t.fill(r, empty)
 	st := t.apply(ev)
@@ -247,7 +254,7 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 		t.jobsEnded("")
 	}
 	t.receipt = r
-	if empty && !t.liveJobs() {
+	if ev != evBoundOut && !t.liveJobs() {
 		t.hold, t.over = nil, t.hold
 	}
 	t.mu.Unlock()
@@ -334,8 +341,24 @@ func (m *Manager) watchSurvivors(t *turn) {
 		}
 		t.mu.Lock()
 		t.view.Survivors = r.Survivors
+		hopeless := t.hopeless
 		t.mu.Unlock()
+		if hopeless {
+			m.account(t, &r, false)
+			return
+		}
 	}
+}
+
+// refused adds to those that were not signalled the ones that are new.
+func refused(was, now []api.Refused) []api.Refused {
+	for _, n := range now {
+		same := func(o api.Refused) bool { return o.PID == n.PID && o.Verdict == n.Verdict }
+		if !slices.ContainsFunc(was, same) {
+			was = append(was, n)
+		}
+	}
+	return was
 }
 
 // waitEmpty waits at most d, and no longer than the Manager lives.

@@ -63,6 +63,9 @@ type Spec struct {
 	Spool     string
 	OutputMax int64
 	MinGrade  api.Grade // the hold may be worse than Grade says, never than this
+	// AllowPIDNS lets the turn have a PID namespace of its own, where that is the
+	// best that the host has: its processes see their own numbers only.
+	AllowPIDNS bool
 }
 
 // Facts are what a hold records so that it can be found, and proved, again.
@@ -79,7 +82,16 @@ type Facts struct {
 	Degraded    []string     `json:"degraded,omitempty"`
 	Spool       string       `json:"spool,omitempty"`
 	OutputMax   int64        `json:"output_max,omitempty"`
+	Bare        bool         `json:"bare,omitempty"` // there is no cgroup, and all else is there
 }
+
+// Begun tells that something may have been launched: before, the turn cannot be
+// found, and nobody was told of it.
+func (f Facts) Begun() bool { return f.Cgroup != "" || f.Bare }
+
+// GoneIsProof tells that the turn's processes are gone when what held them is:
+// a cgroup, which only an empty one can be removed, or init of a PID namespace.
+func (f Facts) GoneIsProof() bool { return !f.Bare || f.Grade == api.GradePIDNS }
 
 // Hold is one turn's containment. Its methods may be called at the same time.
 // None of Fence, Ask, Kill, WaitEmpty and Release needs a bus, a fork or a disk.
@@ -87,6 +99,7 @@ type Hold interface {
 	Streams
 	Jobs
 	Targets
+	Adopts
 	Facts() Facts
 	// Launch starts a process; fds are the caller's descriptors, which stay
 	// the caller's. Where its key was used before, it is the first launch that
@@ -212,6 +225,14 @@ type Killed struct {
 	Survivors []api.Survivor
 	Escaped   []string // launches that had left the cgroup, ended by handle
 	Notes     []string
+	// Unconfirmed says why it cannot be told whether all has ended. EmptyAt is zero
+	// then. Hopeless: nobody will ever tell, since who would have to is gone.
+	Unconfirmed string
+	Hopeless    bool
+	// Refused are processes that were looked at and not signalled.
+	Refused []api.Refused
+	// Evidence is what spoke for each launch that was signalled.
+	Evidence map[string][]string
 }
 
 // Records keeps live turns, so that a restart finds them, and what is to be
@@ -269,10 +290,12 @@ type Record struct {
 	Client  api.Identity `json:"client,omitzero"` // the process that is the turn's client
 	Begin   *BeginKey    `json:"begin,omitempty"`
 	Jobs    []JobRecord  `json:"jobs,omitempty"`
-	Ending  *EndRequest  `json:"ending,omitempty"`  // set once an ending was asked for
-	Draft   *api.Receipt `json:"draft,omitempty"`   // of the receipt, before the cgroup is removed
-	Receipt *api.Receipt `json:"receipt,omitempty"` // set once there is one
-	SavedAt time.Time    `json:"saved_at"`
+	// Meta is what is to be known again of processes that no keeper tells of.
+	Meta    map[string]string `json:"meta,omitempty"`
+	Ending  *EndRequest       `json:"ending,omitempty"`  // set once an ending was asked for
+	Draft   *api.Receipt      `json:"draft,omitempty"`   // of the receipt, before the cgroup is removed
+	Receipt *api.Receipt      `json:"receipt,omitempty"` // set once there is one
+	SavedAt time.Time         `json:"saved_at"`
 }
 
 // BeginKey is the idempotency key that a turn was begun with.

@@ -122,7 +122,7 @@ func RuleFor(f Found, v api.Verdict) Rule {
 // found is the row of a turn's record.
 func (r *Record) found() Found {
 	switch {
-	case r.Facts.Cgroup == "": // nobody was ever told of it
+	case !r.Facts.Begun(): // nobody was ever told of it
 		return FoundUnbegun
 	case r.Turn.State.Terminal():
 		return FoundOver

@@ -95,7 +95,7 @@ func (m *Manager) reread(r Record) *turn {
 		t.tellBegun()
 	}
 	for _, v := range r.Turn.Processes {
-		t.addProcess(&process{view: v})
+		t.addProcess(&process{view: v, meta: decodeMeta(r.Meta[v.ID])})
 	}
 	for _, j := range t.jobs {
 		if j.EndedAt != nil {
@@ -122,6 +122,7 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 	case DeedAdopt, DeedResume:
 		m.adopt(t, h)
 		m.rejoin(t, h)
+		m.readopt(t, h)
 		m.enter(t)
 		fault.Point("recover.adopted")
 		m.resume(t)
@@ -136,8 +137,9 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 			h = m.cfg.Host.Recall(t.id, r.Facts)
 		}
 		t.remember(h)
-		if rule.Do == DeedLose || !m.closeEnded(t) {
-			m.lose(t, lostBecause(v, seen))
+		t.hopeless = !r.Facts.GoneIsProof() && !r.seenEmpty()
+		if rule.Do == DeedLose || t.hopeless || !m.closeEnded(t) {
+			m.lose(t, lostBecause(r.Facts, v, seen))
 		}
 		return nil
 	}
@@ -145,9 +147,18 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 	return seen
 }
 
+// seenEmpty tells that the turn was seen to be over, before.
+func (r *Record) seenEmpty() bool {
+	return r.Receipt != nil && r.Receipt.SeenEmptyAt != nil || r.Draft != nil && r.Draft.SeenEmptyAt != nil
+}
+
 // lostBecause says why a turn is lost.
-func lostBecause(v api.Verdict, seen error) string {
+func lostBecause(f Facts, v api.Verdict, seen error) string {
 	switch {
+	case f.Bare && v == api.VerdictGone && f.GoneIsProof():
+		return fmt.Sprintf("init of its PID namespace is gone, and everything in it has ended: %v", seen)
+	case f.Bare && v == api.VerdictGone:
+		return fmt.Sprintf("what had lost its parents cannot be found any more: %v", seen)
 	case v == OtherBoot:
 		return fmt.Sprintf("the host was rebooted: %v", seen)
 	case v == api.VerdictGone:
@@ -209,7 +220,11 @@ func (m *Manager) closeEnded(t *turn) bool {
 	t.mu.Lock()
 	t.jobsEnded("its cgroup was found removed when the service came back, which only an empty one can be")
 	t.mu.Unlock()
-	c.Notes = append(slices.Clone(c.Notes), "the service was restarted; the turn's cgroup was found removed, which only an empty one can be")
+	found := "the turn's cgroup was found removed, which only an empty one can be"
+	if t.facts.Bare {
+		found = "the turn's keeper was found gone, and with it all that it held"
+	}
+	c.Notes = append(slices.Clone(c.Notes), "the service was restarted; "+found)
 	c.Survivors = []api.Survivor{}
 	if c.SeenEmptyAt == nil && len(c.Leftovers) == 0 {
 		c.SeenEmptyAt = stamp()
@@ -351,6 +366,9 @@ func (m *Manager) lose(t *turn, why string) {
 	} else {
 		r = t.newReceipt(*e)
 		r.Notes = append(r.Notes, why)
+		if t.hopeless {
+			r.Unconfirmed = why
+		}
 		t.mu.Lock()
 		t.fill(&r, true)
 		r.Complete = false // nobody saw it
@@ -370,7 +388,9 @@ func (t *turn) closing(why string) api.Receipt {
 	defer t.mu.Unlock()
 	r, complete := *t.receipt, t.receipt.Complete
 	if len(r.Leftovers) > 0 && r.LeftoversEndedAt == nil {
-		r.LeftoversEndedAt = stamp()
+		if !t.hopeless { // else nobody knows
+			r.LeftoversEndedAt = stamp()
+		}
 		r.Notes = append(slices.Clone(r.Notes), why)
 	}
 	t.fill(&r, true)

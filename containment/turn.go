@@ -30,6 +30,7 @@ type turn struct {
 	jobs      []*job
 	promoting sync.WaitGroup // moves of processes that become jobs
 	lost      string         // why the keeper is gone; empty: it is there
+	hopeless  bool           // what its hold knows will never tell that all has ended
 	fenced    bool           // the keeper, found again, launches nothing more
 	ending    *EndRequest
 	draft     *api.Receipt  // what the receipt will say, while the cgroup is removed
@@ -245,6 +246,7 @@ func (t *turn) record(boot string) Record {
 	for _, j := range t.jobs {
 		r.Jobs = append(r.Jobs, j.JobRecord)
 	}
+	r.Meta = t.ownMeta()
 	if t.ending != nil {
 		e := *t.ending
 		r.Ending = &e

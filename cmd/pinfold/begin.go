@@ -59,7 +59,7 @@ func (f *turnFlags) register(c *cobra.Command) {
 	fs.StringVarP(&f.label, "label", "L", "", "text for people: what this turn is about")
 	fs.StringArrayVar(&f.labels, "meta", nil, "your own KEY=VALUE, kept with the turn (repeatable)")
 	fs.StringVar(&f.session, "session", "", "the session that this turn belongs to")
-	fs.StringVar(&f.minGrade, "min-grade", "", "refuse where the host holds turns less well: scope or cgroup")
+	fs.StringVar(&f.minGrade, "min-grade", "", "refuse where the host holds turns less well: scope, cgroup, pidns, subreaper or token")
 	fs.StringVar(&f.leftovers, "leftovers", "", "what finish does with processes still running: keep (default) or reap")
 	fs.StringVar(&f.grace, "grace", "", "time between TERM and KILL when it is ended (default the service's)")
 	fs.StringVar(&f.outputMax, "output-max", "", "bytes that the kept output of the whole turn may come to, such as 1G")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ type serveOptions struct {
 	RuntimeDir   string // live records; gone after a reboot
 	StateDir     string // receipts and history
 	Grade        api.Grade
+	AllowPIDNS   bool
 	CgroupParent string // empty: chosen by the service
 	Init         string // the pinfold-init binary
 	Grace        time.Duration
@@ -48,13 +50,15 @@ type serveFlags struct {
 	grace, bound, adminGroup, logFormat, logLevel   string
 	outputRetention, outputRoom                     string
 	historyAge, historySize                         string
-	historyCount                                    string
+	historyCount, allowPIDNS                        string
 }
 
 func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.runtimeDir, "runtime-dir", "", "live records and turn directories (default /run/pinfold, or $XDG_RUNTIME_DIR/pinfold)")
 	fs.StringVar(&f.stateDir, "state-dir", "", "receipts and history (default /var/lib/pinfold, or ~/.local/state/pinfold)")
-	fs.StringVar(&f.grade, "grade", "auto", "how to hold turns: auto, scope or cgroup")
+	fs.StringVar(&f.grade, "grade", "auto", "how to hold turns: auto, scope, cgroup, pidns, subreaper or token")
+	fs.StringVar(&f.allowPIDNS, "allow-pidns", "no", "yes lets turns have a PID namespace of their own, which shows in them, where there is no cgroup: yes or no")
+	fs.Lookup("allow-pidns").NoOptDefVal = "yes"
 	fs.StringVar(&f.cgroupParent, "cgroup-parent", "", "directory of a cgroup v2 tree below which turns are made (default: chosen)")
 	fs.StringVar(&f.init, "init", "", "the pinfold-init program (default: beside pinfold, then libexec, then PATH)")
 	fs.StringVar(&f.grace, "grace", "5s", "time between TERM and KILL where a turn names none; 0 kills at once")
@@ -115,6 +119,10 @@ func (f *serveFlags) options(source map[string]string, socket string, dirs defau
 	if o.Grade, err = parseGrade(f.grade); err != nil {
 		return o, fmt.Errorf("%s: %w", source["grade"], err)
 	}
+	if f.allowPIDNS != "yes" && f.allowPIDNS != "no" {
+		return o, fmt.Errorf("%s: %q is neither yes nor no", source["allow-pidns"], f.allowPIDNS)
+	}
+	o.AllowPIDNS = f.allowPIDNS == "yes"
 	if o.Grace, err = parseDuration(f.grace); err != nil {
 		return o, fmt.Errorf("%s: %w", source["grace"], err)
 	}
@@ -148,15 +156,12 @@ func (f *serveFlags) history(source map[string]string) (k store.Keep, err error)
 	return k, nil
 }
 
-// parseGrade takes the grades that this version can hold turns at.
+// parseGrade takes a grade, or auto.
 func parseGrade(s string) (api.Grade, error) {
-	switch g := api.Grade(s); g {
-	case api.GradeAuto, api.GradeScope, api.GradeCgroup:
+	if g := api.Grade(s); g == api.GradeAuto || slices.Contains(api.Grades(), g) {
 		return g, nil
-	case api.GradePIDNS, api.GradeSubreaper, api.GradeToken:
-		return "", fmt.Errorf("this version cannot hold turns at grade %s yet: use auto, scope or cgroup", g)
 	}
-	return "", fmt.Errorf("%q is not a grade: use auto, scope or cgroup", s)
+	return "", fmt.Errorf("%q is not a grade: use auto, scope, cgroup, pidns, subreaper or token", s)
 }
 
 func parseDuration(s string) (time.Duration, error) {

@@ -4,19 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"pinfold.dev/containment"
 	"pinfold.dev/internal/events"
 	"pinfold.dev/internal/hold"
 	"pinfold.dev/internal/outputs"
-	"pinfold.dev/internal/ownfile"
 	"pinfold.dev/internal/store"
 	"pinfold.dev/internal/users"
 	"pinfold.dev/server"
@@ -30,11 +26,11 @@ const stopBound = 20 * time.Second
 // runServe is the service: it puts the packages together and serves until ctx
 // ends.
 func runServe(ctx context.Context, o serveOptions) error {
-	unlock, err := prepareDirs(o)
-	if err != nil {
+	lock := &dirLock{runtime: o.RuntimeDir, state: o.StateDir}
+	if err := lock.hold(); err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.release()
 	admin, err := adminGroup(o.AdminGroup)
 	if err != nil {
 		return err
@@ -47,7 +43,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if note := st.Note(); note != "" {
 		o.Log.Warn(note)
 	}
-	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, Init: o.Init,
+	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, AllowPIDNS: o.AllowPIDNS, Init: o.Init,
 		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log, Keep: o.keep(), Kept: o.handed.handles})
 	if err != nil {
 		return err
@@ -62,9 +58,11 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	m := containment.New(containment.Config{Host: host, Records: st, Users: &users.Database{}, Log: o.Log,
+	tend := &tender{o: o, host: host, lock: lock}
+	m := containment.New(containment.Config{Host: hold.WithTokens{Host: host}, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
-		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Retention: o.Retention, OutputRoom: o.OutputRoom})
+		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Recorded: st.Has, Tend: func() { tend.tend() }, Retention: o.Retention, OutputRoom: o.OutputRoom})
+	tend.m = m
 	spare := keepSpareFiles()
 	err = m.Recover(ctx)
 	spare.free()
@@ -78,7 +76,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	for _, err := range host.EndStrays(ctx, m.Knows) {
 		o.Log.Warn("a stray cgroup of an earlier service", "what", err)
 	}
-	err = serveSocket(ctx, o, m, admin)
+	err = serveSocket(ctx, o, m, admin, tend)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 	defer cancel()
 	defer o.lastNews(end)
@@ -90,7 +88,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 }
 
 // serveSocket listens, says that it is ready, and answers until ctx ends.
-func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, admin *uint32) error {
+func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, admin *uint32, tend *tender) error {
 	l, stop, err := o.listen()
 	if err != nil {
 		return err
@@ -99,6 +97,7 @@ func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, ad
 	defer unguard()
 	go o.notifier.Guard(guard, o.watchdog, func() { m.Knows("") }) // which takes the lock that all requests take
 	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
+	go tend.guard(guard, s)
 	fmt.Fprintf(o.Say, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
 	o.notifier.Say("READY=1")
 	o.notifier.Status("new turns are held at grade " + string(m.Grade()))
@@ -161,65 +160,6 @@ func socketMode() os.FileMode {
 		return 0o666
 	}
 	return 0o600
-}
-
-// prepareDirs makes the runtime directory, with the socket's way in for those
-// who may connect, and locks it: two services on one would both believe its
-// turns theirs.
-func prepareDirs(o serveOptions) (unlock func(), err error) {
-	mode := os.FileMode(0o755)
-	if os.Geteuid() != 0 {
-		mode = 0o700
-	}
-	if err := os.MkdirAll(o.RuntimeDir, mode); err != nil {
-		return nil, fmt.Errorf("make the runtime directory: %w", err)
-	}
-	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
-	}
-	if err := closed(o.RuntimeDir); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(o.RuntimeDir, hold.LockFile)
-	f, err := ownfile.OpenTo(path, os.O_RDWR|os.O_CREATE)
-	if err != nil {
-		return nil, fmt.Errorf("lock the runtime directory: %w", err)
-	}
-	if err := lockSoon(f); err != nil {
-		f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s is in use by a running service; stop it, or give this one another --runtime-dir", o.RuntimeDir)
-		}
-		return nil, fmt.Errorf("lock the runtime directory: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
-	}
-	return func() { f.Close() }, nil
-}
-
-// closed refuses a directory in which others may write: who names another mark
-// there, or has the records away, has turns ended that are nobody's strays.
-func closed(dir string) error {
-	fi, err := os.Stat(dir)
-	if err != nil {
-		return fmt.Errorf("look at the runtime directory: %w", err)
-	}
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("use %s: others may write the runtime directory (%s)", dir, fi.Mode())
-	}
-	return nil
-}
-
-// lockWait is how long a lock may be held by what a killed service was just
-// starting: a child has its descriptors, the socket's too, until it executes.
-const lockWait = 2 * time.Second
-
-// lockSoon takes an exclusive lock; EWOULDBLOCK: another service has it.
-func lockSoon(f *os.File) error {
-	for end := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
-			return err
-		}
-	}
 }
 
 // adminGroup looks a group up by name or number; an empty name is none.

@@ -36,13 +36,30 @@ func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containme
 			err = serr
 			h.distrustScope(serr, time.Since(tried))
 		}
-		if h.parent == nil || !api.GradeCgroup.AtLeast(spec.MinGrade) {
+		if !api.GradeCgroup.AtLeast(spec.MinGrade) {
 			return nil, scopeError(err)
+		}
+		if h.parent == nil {
+			return h.beginWithoutScope(ctx, spec, hooks, err)
 		}
 		degraded = append(degraded, fmt.Sprintf("held at grade cgroup, not scope: %v", err))
 		h.log.Warn("turn degraded to grade cgroup", "turn", spec.Turn, "error", err)
 	}
+	if h.parent == nil {
+		return h.beginLess(ctx, spec, hooks, nil)
+	}
 	return wrap(h.begin(ctx, spec, hooks, api.GradeCgroup, degraded))
+}
+
+// beginWithoutScope begins at what is left where the service manager fails and
+// there is no cgroup to write; nothing less is to be had than was allowed.
+func (h *Host) beginWithoutScope(ctx context.Context, spec containment.Spec, hooks containment.Hooks, why error) (containment.Hold, error) {
+	g, err := h.bareGrade(ctx, spec.MinGrade, spec.AllowPIDNS)
+	if err != nil {
+		return nil, scopeError(why)
+	}
+	h.log.Warn("turn degraded to grade "+string(g), "turn", spec.Turn, "error", why)
+	return h.beginAt(ctx, spec, hooks, g, []string{fmt.Sprintf("held at grade %s, not scope: %v", g, why)})
 }
 
 // wrap keeps a nil *hold from becoming a Hold that is not nil.
@@ -163,8 +180,11 @@ func (h *Host) nonce() string {
 
 // missing is what a turn at this grade does not get.
 func (h *Host) missing(g api.Grade) []string {
-	if g == api.GradeCgroup {
+	switch g {
+	case api.GradeCgroup:
 		return slices.Concat(h.notes, h.weak)
+	case api.GradePIDNS, api.GradeSubreaper, api.GradeToken:
+		return lacks(g)
 	}
 	return h.weak
 }

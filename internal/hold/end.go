@@ -62,7 +62,7 @@ func (x *keeping) EndKeeper(ctx context.Context) error {
 	if x.keeperDead() {
 		return nil
 	}
-	if err := x.keeper.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
+	if err := x.killKeeper(); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		return fmt.Errorf("kill the keeper: %w", err)
 	}
 	fault.Point("keeper.killed")
@@ -73,6 +73,20 @@ func (x *keeping) EndKeeper(ctx context.Context) error {
 		x.loseKeeper("it was killed before it answered this service")
 	}
 	return nil
+}
+
+// killKeeper sends by its handle, or, where that is not to be, by its identity.
+func (x *keeping) killKeeper() error {
+	err := x.keeper.Signal(syscall.SIGKILL)
+	if !sandboxed(err) {
+		return err
+	}
+	p, v, why := x.host.fb.Recall(x.facts.Keeper)
+	if v != api.VerdictOwned {
+		return fmt.Errorf("%w; by its number it is %s: %s", err, v, join(why))
+	}
+	defer p.Close()
+	return known{p}.Signal(syscall.SIGKILL)
 }
 
 // Ask sends each member its stop signal, and CONT after it. A turn that is frozen
@@ -99,10 +113,10 @@ func (x *hold) WaitEmpty(ctx context.Context) error {
 }
 
 // held are the handles of launches whose end is not known, jobs left out: they
-// are none of the turn's any more.
+// are none of the turn's any more. So are those of withTokens.
 func (x *keeping) held() map[string]*pidfd.Handle {
 	out := x.handles()
-	maps.DeleteFunc(out, func(id string, _ *pidfd.Handle) bool { return x.body.isJob(id) })
+	maps.DeleteFunc(out, func(id string, _ *pidfd.Handle) bool { return x.body.isJob(id) || x.isToken(id) })
 	return out
 }
 

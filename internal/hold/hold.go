@@ -25,7 +25,7 @@ type keeping struct {
 	hooks  containment.Hooks
 	turn   string
 	facts  containment.Facts // whole once Begin or Recover has returned
-	keeper *pidfd.Handle     // nil: it was gone before we came
+	keeper leader            // nil: it was gone before we came
 	reaper sync.WaitGroup    // the goroutine that reaps it, when it is our child
 	body   body
 	told   wire.Hold // what the keeper is told of where launches live
@@ -117,8 +117,7 @@ func (x *keeping) Launch(ctx context.Context, l containment.Launch, fds []*os.Fi
 		closeFDs(got)
 		return containment.Started{}, api.Errorf(api.CodeInternal, "the keeper answered a launch with nothing")
 	}
-	x.enter(*m.Started, got)
-	st := x.started(*m.Started)
+	st := x.started(x.enter(*m.Started, got))
 	st.Cwd = m.Started.Cwd
 	return st, nil
 }
@@ -129,17 +128,22 @@ func (x *keeping) started(s wire.Started) containment.Started {
 			StartTicks: s.StartTicks, Ino: s.Ino, CgroupID: s.CgroupID}}
 }
 
-// enter takes a launch that runs, or ran, and its handle.
-func (x *keeping) enter(s wire.Started, fds []int) {
+// enter takes a launch that runs, or ran, and its handle, and returns what is
+// known of it.
+func (x *keeping) enter(s wire.Started, fds []int) wire.Started {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.procs[s.Process] != nil {
+	if p := x.procs[s.Process]; p != nil {
 		closeFDs(fds)
-		return
+		return p.started
 	}
 	p := &proc{started: s}
+	if x.facts.Grade == api.GradePIDNS {
+		p.started.PID = 0 // the keeper says what it is in the turn's namespace
+	}
 	if len(fds) > 0 {
 		p.handle = pidfd.FromFD(fds[0], s.PID)
+		p.started.PID = p.handle.PID()
 		closeFDs(fds[1:])
 		x.keepHandle(s.Process, p.handle)
 	}
@@ -150,6 +154,7 @@ func (x *keeping) enter(s wire.Started, fds []int) {
 		p.end(e)
 		x.forgetHandle(s.Process)
 	}
+	return p.started
 }
 
 // end enters the end of a launch; the lock is held.
@@ -173,9 +178,8 @@ func (x *keeping) event(m wire.Message, fds []int) {
 		closeFDs(fds)
 		x.exited(*m.Exit)
 	case m.Started != nil: // of a launch that nobody here waits for
-		x.enter(*m.Started, fds)
+		s := x.enter(*m.Started, fds)
 		if x.hooks.Started != nil {
-			s := *m.Started
 			x.hooks.Started(containment.Recovered{Started: x.started(s), Argv: s.Argv, Cwd: s.Cwd, UID: s.UID, Meta: s.Meta})
 		}
 	default:
@@ -244,19 +248,43 @@ func (x *keeping) Processes() []containment.Recovered {
 
 // Signal sends to a launched process through its handle.
 func (x *keeping) Signal(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
-	return x.signal(process, func(h *pidfd.Handle) error { return h.Signal(sig) })
+	v, err := x.signal(process, func(h *pidfd.Handle) error { return h.Signal(sig) })
+	if sandboxed(err) {
+		return x.signalByKeeper(ctx, process, sig)
+	}
+	return v, err
+}
+
+// signalByKeeper has the keeper signal its child, where we may not use handles.
+func (x *keeping) signalByKeeper(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
+	x.mu.Lock()
+	k := x.link
+	x.mu.Unlock()
+	if k == nil {
+		return api.VerdictOwned, x.noKeeper()
+	}
+	_, _, err := k.call(ctx, wire.Message{Op: wire.OpSignal, Signal: &wire.Signal{Process: process, Number: int(sig)}}, nil)
+	var r *refusal
+	if errors.As(err, &r) && r.why.Kind == wire.ErrNotFound {
+		return api.VerdictGone, nil
+	}
+	return api.VerdictOwned, err
 }
 
 // SignalGroup signals the group that a launched process leads: each is born into
 // a session of its own.
 func (x *keeping) SignalGroup(ctx context.Context, process string, sig syscall.Signal) (api.Verdict, error) {
-	return x.signal(process, func(h *pidfd.Handle) error {
+	v, err := x.signal(process, func(h *pidfd.Handle) error {
 		err := h.SignalGroup(sig)
 		if errors.Is(err, errors.ErrUnsupported) {
 			err = h.Signal(sig)
 		}
 		return err
 	})
+	if sandboxed(err) {
+		return x.signalByKeeper(ctx, process, sig)
+	}
+	return v, err
 }
 
 func (x *keeping) signal(process string, send func(*pidfd.Handle) error) (api.Verdict, error) {

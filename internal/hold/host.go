@@ -14,7 +14,9 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
+	"pinfold.dev/fallback"
 	"pinfold.dev/internal/feature"
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/systemd"
 )
 
@@ -23,6 +25,7 @@ type Config struct {
 	Grade        api.Grade    // auto, or the only one to use
 	CgroupParent string       // grade cgroup: an absolute directory; empty: our own cgroup
 	Init         string       // absolute path of pinfold-init
+	AllowPIDNS   bool         // turns may have a PID namespace of their own
 	RuntimeDir   string       // turns keep their sockets and journals below it
 	StateDir     string       // shown by Info
 	Version      string       // shown by Info
@@ -42,21 +45,27 @@ func verdictFor(took time.Duration) time.Duration {
 type Host struct {
 	cfg      Config
 	log      *slog.Logger
-	instance string   // marks what is ours; as old as the runtime directory
-	marked   []string // what is to be told of it
+	instance string // marks what is ours; as old as the runtime directory
 	boot     string
 	mount    cgroup.Mount
 	mountErr error
-	mgr      *systemd.Manager     // nil: no grade scope
-	scopeErr error                // why there is none
-	parent   *cgroup.Dir          // nil: no grade cgroup
-	groupErr error                // why there is none
-	moves    bool                 // keepers are moved into their cgroup: they die at birth in it
-	gate     bool                 // children cloned into a cgroup die at birth here
-	notes    []string             // what the host could not give at grade cgroup, in words
-	weak     []string             // and at any grade
-	unproven map[api.Grade]string // what an earlier self-test speaks for, and why
-	ctrls    []string             // controllers that turns at grade cgroup get
+	mgr      *systemd.Manager // nil: no grade scope
+	scopeErr error            // why there is none
+	parent   *cgroup.Dir      // nil: no grade cgroup
+	groupErr error            // why there is none
+	moves    bool             // keepers are moved into their cgroup: they die at birth in it
+	gate     bool             // children cloned into a cgroup die at birth here
+	notes    []string         // what the host could not give at grade cgroup, in words
+	weak     []string         // and at any grade
+	fb       *fallback.Host   // for hosts, and turns, without cgroups or handles
+	bare     api.Grade        // what is left where there is no cgroup
+	proving  sync.Mutex
+	tried    map[api.Grade]verdict // of the grades without a cgroup; below proving
+	unproven map[api.Grade]string  // what an earlier self-test speaks for, and why
+	ctrls    []string              // controllers that turns at grade cgroup get
+
+	tending sync.Mutex
+	place   sys.Place // of the runtime directory; below tending
 
 	waited atomic.Bool // a keeper did not answer in time when it was found again
 
@@ -64,6 +73,8 @@ type Host struct {
 	scopes    string // the directory that scopes are made in, once one was
 	kept      map[string]int
 	mechanism string    // how the self-test's turn was ended
+	marked    []string  // what is to be told of the instance and its runtime directory
+	homeBad   error     // why that is not this service's; nil: it is
 	scopeBad  time.Time // until when scope is not tried
 	badWhy    error
 }
@@ -75,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}}
+	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}, fb: fallback.NewHost(), tried: map[api.Grade]verdict{}}
 	h.takeKept()
 	if err := h.checkInit(); err != nil {
 		return nil, err
@@ -84,21 +95,25 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.instance, h.marked = in.mark, in.notes
+	h.instance, h.place, h.marked = in.mark, in.place, in.notes
 	for _, n := range in.notes {
 		cfg.Log.Warn("the mark of what is ours", "note", n)
 	}
 	h.mount, h.mountErr = cgroup.FindMount()
 	if h.mountErr != nil {
-		return nil, h.refuse(h.mountErr, h.mountErr)
+		h.scopeErr, h.groupErr = h.mountErr, h.mountErr
+	} else {
+		h.openScope(ctx)
+		h.openGroup()
 	}
-	h.openScope(ctx)
-	h.openGroup()
 	h.noteHandles()
 	h.selfTest(ctx)
 	if h.mgr == nil && h.parent == nil {
-		err := h.refuse(h.scopeErr, h.groupErr)
-		return nil, errors.Join(err, h.Close())
+		if h.bare, err = h.bareGrade(ctx, "", false); err != nil {
+			err = h.refuse(h.scopeErr, h.groupErr, err)
+			return nil, errors.Join(err, h.Close())
+		}
+		h.log.Warn("no cgroup holds turns here: they are held less well", "grade", h.bare, "scope", h.scopeErr, "cgroup", h.groupErr)
 	}
 	return h, nil
 }
@@ -127,18 +142,20 @@ func (h *Host) checkInit() error {
 }
 
 // refuse is the answer of a host that can hold nothing.
-func (h *Host) refuse(scope, group error) error {
-	e := api.Errorf(api.CodeGradeUnavailable, "this host cannot hold turns; scope: %v; cgroup: %v", scope, group)
+func (h *Host) refuse(scope, group, bare error) error {
+	e := api.Errorf(api.CodeGradeUnavailable, "this host cannot hold turns; scope: %v; cgroup: %v; %s", scope, group, oneLine(bare))
 	switch {
 	case h.cfg.Grade == api.GradeScope:
 		e.Message = fmt.Sprintf("grade scope was demanded and is not to be had: %v", scope)
 	case h.cfg.Grade == api.GradeCgroup:
 		e.Message = fmt.Sprintf("grade cgroup was demanded and is not to be had: %v", group)
+	case !h.allows(api.GradeScope):
+		e.Message = fmt.Sprintf("grade %s was demanded and is not to be had: %s", h.cfg.Grade, oneLine(bare))
 	}
-	if errors.Is(scope, errNoRoom) || errors.Is(group, errNoRoom) {
+	if errors.Is(scope, errNoRoom) || errors.Is(group, errNoRoom) || errors.Is(bare, errNoRoom) {
 		return e.WithRemedy("make room in %s", h.cfg.RuntimeDir)
 	}
-	if errors.Is(scope, errSlow) || errors.Is(group, errSlow) {
+	if errors.Is(scope, errSlow) || errors.Is(group, errSlow) || errors.Is(bare, errSlow) {
 		return e.WithRemedy("start it again; if the host is not busy, look for a frozen cgroup above the one that turns are to be held in")
 	}
 	return e.WithRemedy("run under systemd, or give the service a writable cgroup v2 directory with --cgroup-parent; see docs/grades.md")
@@ -269,6 +286,9 @@ func (h *Host) Close() error {
 func (h *Host) Grade() api.Grade {
 	if h.mgr != nil && (h.parent == nil || h.scopeTrusted() == nil) {
 		return api.GradeScope
+	}
+	if h.parent == nil {
+		return h.bare
 	}
 	return api.GradeCgroup
 }

@@ -28,7 +28,7 @@ func (h *Host) Boot() string { return h.boot }
 func (h *Host) Info(ctx context.Context) api.Host {
 	out := api.Host{Version: h.cfg.Version, Kernel: readLine("/proc/sys/kernel/osrelease"), Boot: h.boot, Grade: h.Grade(),
 		Asked: h.cfg.Grade, CgroupMount: h.mount.Path, Controllers: h.ctrls, RuntimeDir: h.cfg.RuntimeDir, StateDir: h.cfg.StateDir,
-		Checks: h.checks()}
+		Checks: h.checks(ctx)}
 	if h.parent != nil {
 		out.CgroupRoot = h.parent.Path()
 	}
@@ -45,7 +45,7 @@ func (h *Host) Info(ctx context.Context) api.Host {
 	return out
 }
 
-func (h *Host) checks() []api.HostCheck {
+func (h *Host) checks(ctx context.Context) []api.HostCheck {
 	scope := check("grade scope", h.mgr != nil, h.scopeErr, h.shown(api.GradeScope),
 		"run under systemd with its bus reachable; for a user's service see loginctl enable-linger")
 	if err := h.scopeTrusted(); err != nil {
@@ -56,11 +56,13 @@ func (h *Host) checks() []api.HostCheck {
 	h.mu.Lock()
 	mechanism := h.mechanism
 	h.mu.Unlock()
-	out := []api.HostCheck{scope, group,
-		{Name: "ending", OK: mechanism == "cgroup.kill", Detail: mechanism, Remedy: remedyUnless(mechanism == "cgroup.kill", "Linux 5.14 has cgroup.kill; without it members are frozen and killed one by one")},
-		{Name: "unified cgroup v2", OK: h.mount.Unified, Detail: h.mount.Path, Remedy: remedyUnless(h.mount.Unified, "on a hybrid host v1 has the controllers: turns are held, but without limits; boot with systemd.unified_cgroup_hierarchy=1")},
-	}
-	for _, n := range slices.Concat(h.marked, h.notes, h.weak) {
+	out := append([]api.HostCheck{scope, group}, h.bareChecks(ctx)...)
+	out = append(out,
+		api.HostCheck{Name: "ending", OK: mechanism == "cgroup.kill", Detail: mechanism, Remedy: remedyUnless(mechanism == "cgroup.kill", "Linux 5.14 has cgroup.kill; without it members are frozen and killed one by one")},
+		api.HostCheck{Name: "unified cgroup v2", OK: h.mount.Unified, Detail: h.mount.Path, Remedy: remedyUnless(h.mount.Unified, "on a hybrid host v1 has the controllers: turns are held, but without limits; boot with systemd.unified_cgroup_hierarchy=1")},
+	)
+	out = append(out, h.checkHome()...)
+	for _, n := range slices.Concat(h.notes, h.weak) {
 		out = append(out, api.HostCheck{Name: "note", Detail: n})
 	}
 	return out

@@ -20,7 +20,7 @@ func (x *hold) Uses(ctx context.Context, dir string) ([]api.Use, []string, error
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &seeing{x: x, ctx: ctx, look: look, seen: map[int]bool{}}
+	s := &seeing{x: &x.keeping, ctx: ctx, look: look, seen: map[int]bool{}}
 	if x.keeper != nil {
 		s.seen[x.keeper.PID()] = true
 	}
@@ -64,7 +64,7 @@ func (x *keeping) handles() map[string]*pidfd.Handle {
 
 // seeing is one Uses under way.
 type seeing struct {
-	x      *hold
+	x      *keeping
 	ctx    context.Context
 	look   *inspect.Uses
 	seen   map[int]bool
@@ -121,6 +121,12 @@ func (x *hold) Servers(ctx context.Context) ([]api.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for servers: %w", err)
 	}
+	return x.servers(ctx, members, of)
+}
+
+// servers lists those of members whose sockets others are connected to; of tells
+// which launches they are of.
+func (x *keeping) servers(ctx context.Context, members []*pidfd.Handle, of map[int]string) ([]api.Server, error) {
 	found, notes, err := inspect.Servers(ctx, members)
 	if err != nil {
 		return nil, err

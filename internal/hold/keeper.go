@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
@@ -31,9 +32,11 @@ func (x *keeping) startKeeper(home *cgroup.Dir) error {
 	}
 	defer ls.Close()
 	fault.Point("socket.made")
-	if x.keeper, err = x.spawn(ls, home); err != nil {
+	h, err := x.spawn(ls, home)
+	if err != nil {
 		return err
 	}
+	x.keeper = h
 	fault.Point("keeper.spawned")
 	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
 		return fmt.Errorf("identify the keeper: %w", err)
@@ -113,7 +116,12 @@ func (x *keeping) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, er
 	if home != nil && !x.host.moves {
 		attr.UseCgroupFD, attr.CgroupFD = true, home.FD()
 	}
-	pid, err := syscall.ForkExec(x.host.cfg.Init, []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir},
+	argv := []string{"pinfold-init", "keeper", "--turn", x.turn, "--dir", x.facts.Dir}
+	if x.facts.Grade == api.GradePIDNS {
+		argv = append(argv, "--pidns")
+		ownNamespace(attr)
+	}
+	pid, err := syscall.ForkExec(x.host.cfg.Init, argv,
 		&syscall.ProcAttr{Dir: "/", Env: append(fault.Environ(), keeperEnv...), Files: files, Sys: attr})
 	if err != nil {
 		return nil, err

@@ -26,12 +26,15 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		return nil, v, err
 	}
 	facts.Dir = h.turnDir(turn) // it may have been moved
+	if facts.Bare {
+		return h.recoverBare(ctx, turn, facts, hooks)
+	}
 	x := h.newHold(turn, facts, hooks)
-	keeper, kv, why := openKeeper(turn, facts.Keeper)
+	keeper, kv, why := h.openKeeper(ctx, turn, facts.Keeper)
 	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
 		x.keeper = keeper
 	}
-	if facts.Cgroup == "" { // it had not begun: nothing was ever launched in it
+	if !facts.Begun() { // it had not begun: nothing was ever launched in it
 		if containment.RuleFor(containment.FoundUnbegun, kv).Do != containment.DeedDiscard {
 			return nil, kv, errors.Join(errors.New("the turn had not begun, and its keeper cannot be verified"), x.Close())
 		}
@@ -57,14 +60,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
 		return x, api.VerdictOwned, nil
 	}
-	err = x.reachSoon(ctx)
-	switch {
-	case err == nil:
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !x.keeperDead():
-		h.log.Warn("a keeper does not answer yet", "turn", turn, "error", err)
-		x.unreached.Store(true)
-		go x.reachLater(ctx)
-	default:
+	if err := x.meet(ctx, x.reachSoon); err != nil {
 		x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
 	}
 	return x, api.VerdictOwned, nil
@@ -72,23 +68,43 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 
 // openKeeper opens the recorded keeper, if that is what it is: a keeper will be
 // killed, and a record could name any process, with everything that identifies it.
-func openKeeper(turn string, rec api.Identity) (*pidfd.Handle, api.Verdict, []string) {
-	h, v, why := pidfd.OpenVerified(rec)
-	if h == nil {
-		return h, v, why
+func (h *Host) openKeeper(ctx context.Context, turn string, rec api.Identity) (leader, api.Verdict, []string) {
+	p, v, why := h.openLeader(rec)
+	if p == nil {
+		return nil, v, why
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", rec.PID))
-	if err == nil && bytes.Contains(line, []byte("\x00--turn\x00"+turn+"\x00")) {
-		return h, v, why
+	if err != nil && answersAs(ctx, filepath.Join(h.cfg.RuntimeDir, "turns", turn), rec) == nil {
+		return p, v, append(why, "it answers at the socket in the turn's directory")
 	}
-	_ = h.Close()
+	if err == nil && bytes.Contains(line, []byte("\x00--turn\x00"+turn+"\x00")) {
+		return p, v, why
+	}
+	_ = p.Close()
 	return nil, api.VerdictForeign, append(why, "it was not started as this turn's keeper")
+}
+
+// openLeader opens the recorded process by a handle, or else by what it was known
+// by.
+func (h *Host) openLeader(rec api.Identity) (leader, api.Verdict, []string) {
+	p, v, why := pidfd.OpenVerified(rec)
+	if v == api.VerdictOwned {
+		return p, v, why
+	}
+	if v != api.VerdictUnverifiable {
+		return nil, v, why
+	}
+	q, qv, qwhy := h.fb.Recall(rec)
+	if qv == api.VerdictOwned {
+		return known{q}, qv, qwhy
+	}
+	return nil, qv, append(why, qwhy...)
 }
 
 // Recall tells what the keeper of a turn had written down. Its turn may be of
 // another boot, so nothing else is looked at.
 func (h *Host) Recall(turn string, facts containment.Facts) containment.Hold {
-	if facts.Cgroup == "" {
+	if !facts.Begun() {
 		return nil
 	}
 	x := h.newHold(turn, facts, containment.Hooks{})

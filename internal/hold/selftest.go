@@ -121,7 +121,7 @@ func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
 	hooks := containment.Hooks{Save: func(containment.Facts) error { return nil },
 		Exit: func(e containment.Exit) { exits <- e }, KeeperLost: func(string) {}}
 	id := selfTestID()
-	x, err := h.begin(ctx, containment.Spec{Turn: id, Label: "start-up self-test"}, hooks, g, nil)
+	x, err := h.beginAt(ctx, containment.Spec{Turn: id, Label: "start-up self-test"}, hooks, g, nil)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
 // self-test may have left.
 func selfTestID() string { return fmt.Sprintf("%016x", time.Now().UnixNano()) }
 
-func (h *Host) tryExit(ctx context.Context, x *hold, exits <-chan containment.Exit) error {
+func (h *Host) tryExit(ctx context.Context, x containment.Hold, exits <-chan containment.Exit) error {
 	if _, err := x.Launch(ctx, containment.Launch{Process: "p1", Argv: []string{h.cfg.Init, "selftest"}, Cwd: "/"}, nil); err != nil {
 		return err
 	}
@@ -163,19 +163,27 @@ func (h *Host) tryExit(ctx context.Context, x *hold, exits <-chan containment.Ex
 	}
 }
 
-func (h *Host) tryKill(ctx context.Context, x *hold, exits <-chan containment.Exit) error {
+func (h *Host) tryKill(ctx context.Context, x containment.Hold, exits <-chan containment.Exit) error {
 	if _, err := x.Launch(ctx, containment.Launch{Process: "p2", Argv: []string{h.cfg.Init, "selftest", "--wait"}, Cwd: "/"}, nil); err != nil {
 		return err
 	}
 	if err := x.Fence(ctx); err != nil {
 		return err
 	}
+	b, isBare := x.(*bare)
+	if isBare {
+		if err := b.fits(ctx); err != nil {
+			return err
+		}
+	}
 	k, err := x.Kill(ctx, selfTestTime/2)
 	switch {
 	case err != nil:
 		return err
 	case k.EmptyAt.IsZero():
-		return fmt.Errorf("a cgroup that was killed (%s) is not empty", k.Mechanism)
+		return fmt.Errorf("a turn that was killed (%s) is not empty", k.Mechanism)
+	case isBare:
+		return b.fitsEnding(k)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -163,7 +163,7 @@ func (l *looking) escaped(x *hold) {
 	x.mu.Lock()
 	handles := map[string]*pidfd.Handle{}
 	for id, p := range x.procs {
-		if p.handle != nil && !l.seen[p.started.PID] {
+		if p.handle != nil && !l.seen[p.started.PID] && p.started.Placement != tokenPlacement {
 			handles[id] = p.handle
 		}
 	}
@@ -229,6 +229,13 @@ const argvMost = 4 << 10
 
 // describe says what a process is, for people; false: it is gone.
 func (l *looking) describe(h *pidfd.Handle, t *api.Target) bool {
+	l.describeByNumber(t)
+	over, err := h.Exited()
+	return err == nil && !over
+}
+
+// describeByNumber says what has a number now.
+func (l *looking) describeByNumber(t *api.Target) {
 	b, err := sys.ProcFile(t.PID, "stat")
 	s, perr := sys.ParseStat(b)
 	if err == nil && perr == nil {
@@ -242,6 +249,4 @@ func (l *looking) describe(h *pidfd.Handle, t *api.Target) bool {
 			t.Argv = append(t.Argv, strings.ToValidUTF8(string(a), "�"))
 		}
 	}
-	over, err := h.Exited()
-	return err == nil && !over
 }

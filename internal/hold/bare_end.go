@@ -1,0 +1,451 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/containment"
+	"pinfold.dev/fallback"
+	"pinfold.dev/internal/fault"
+	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
+)
+
+// How a bare turn was ended, see api.Receipt.Mechanism.
+const (
+	byWalk      = "walk"
+	byKeeper    = "keeper"
+	byHandles   = "handles"
+	byNamespace = "kill -1"
+	byInit      = "init"
+)
+
+// dawdle is the longest pause between two questions whether the turn is over.
+const dawdle = 50 * time.Millisecond
+
+// over tells whether the keeper is seen to have nobody below it. At grade pidns
+// nobody outlives the keeper, either.
+func (x *bare) over(ctx context.Context) (bool, error) {
+	if x.keeperDead() {
+		return x.facts.Grade == api.GradePIDNS, nil
+	}
+	c, err := x.below(ctx)
+	if err != nil {
+		return false, err
+	}
+	return c.Alone, nil
+}
+
+// WaitEmpty waits until the turn is over.
+func (x *bare) WaitEmpty(ctx context.Context) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, dawdle) {
+		over, err := x.over(ctx)
+		switch {
+		case over:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil || !x.keeperDead():
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Kill ends everything below the keeper.
+func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Killed, error) {
+	out := containment.Killed{Mechanism: "none", KilledAt: time.Now(), Evidence: map[string][]string{}}
+	deadline := out.KilledAt.Add(bound)
+	fault.Point("kill.asked")
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if over, err := x.over(ctx); err == nil && over {
+		out.EmptyAt = time.Now()
+		return out, nil
+	}
+	steps := []func(context.Context, time.Time, *containment.Killed) bool{x.killByKeeper, x.killByWalk}
+	if x.facts.Grade == api.GradeSubreaper {
+		steps = []func(context.Context, time.Time, *containment.Killed) bool{x.killByWalk, x.killByKeeper}
+	}
+	if x.facts.Grade == api.GradePIDNS {
+		steps = append(steps, x.killInit)
+	}
+	for i, step := range steps {
+		left := time.Until(deadline)
+		if step(ctx, time.Now().Add(left/time.Duration(len(steps)-i)), &out) {
+			out.Survivors, out.EmptyAt = nil, time.Now()
+			fault.Point("seen.empty")
+			return out, nil
+		}
+	}
+	if x.keeperDead() {
+		out.Hopeless, out.Unconfirmed = true, "its keeper was gone: what had lost its parents before that is nobody's to find"
+		return out, nil
+	}
+	if len(out.Survivors) == 0 { // nobody may say that there is none
+		out.Survivors = []api.Survivor{{State: "?", Comm: "cannot be looked at"}}
+	}
+	out.Unconfirmed = "the keeper was not seen to have nobody below it within the bound"
+	return out, nil
+}
+
+// did adds a step to the mechanism.
+func did(out *containment.Killed, what string) {
+	if out.Mechanism == "none" {
+		out.Mechanism = what
+	} else {
+		out.Mechanism += "+" + what
+	}
+}
+
+// killByKeeper has the keeper end its own children, and tells whether it says that
+// none is left.
+func (x *bare) killByKeeper(ctx context.Context, until time.Time, out *containment.Killed) bool {
+	if x.keeperDead() {
+		return false
+	}
+	soon, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	left := max(time.Until(until)*3/4, time.Millisecond) // it is to answer in time
+	m, err := x.keeperSays(soon, wire.Message{Op: wire.OpEnd, End: &wire.End{Number: int(syscall.SIGKILL), BoundMS: left.Milliseconds()}})
+	if err == nil && m.Ended == nil {
+		err = errors.New("an empty answer")
+	}
+	if err != nil {
+		out.Notes = append(out.Notes, "the keeper did not end its children: "+err.Error())
+		return false
+	}
+	e := m.Ended
+	out.Rounds += e.Rounds
+	out.Seen = max(out.Seen, e.Seen)
+	if e.Whole {
+		did(out, byNamespace)
+	} else {
+		did(out, byKeeper)
+	}
+	if e.Unseen != "" {
+		out.Notes = append(out.Notes, "the keeper asked for each number whether it is its child's: "+e.Unseen)
+	}
+	if e.Alone {
+		return true
+	}
+	out.Survivors = nil
+	for _, l := range e.Left {
+		out.Survivors = append(out.Survivors, survivor(l.PID, l.Comm))
+	}
+	return false
+}
+
+// survivor is one of which only that is known.
+func survivor(pid int, comm string) api.Survivor {
+	s := api.Survivor{PID: pid, Comm: comm, State: "?"}
+	if m, err := memberOf(pid); err == nil {
+		s.Comm, s.State, s.Cgroup = m.Comm, m.State, m.Cgroup
+	}
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid)); err == nil && string(b) != "0" {
+		s.WaitChannel = string(b)
+	}
+	return s
+}
+
+// killInit ends a turn's PID namespace by its init; how what was in it ended is
+// lost.
+func (x *bare) killInit(ctx context.Context, until time.Time, out *containment.Killed) bool {
+	did(out, byInit)
+	soon, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	out.Notes = append(out.Notes, "the keeper, init of the turn's PID namespace, did not end what is in it in time, and was killed: the kernel ends the rest with it")
+	if err := x.EndKeeper(soon); err != nil {
+		out.Notes = append(out.Notes, err.Error())
+	}
+	return x.keeperDead()
+}
+
+// Census has the keeper tell of all ends before it answers. There is no outside:
+// who is left below the keeper is a survivor.
+func (x *bare) Census(ctx context.Context) ([]api.Outside, error) {
+	x.awaitUnkept(ctx)
+	if x.keeperDead() {
+		return nil, keeperGone(x.turn)
+	}
+	_, err := x.below(ctx)
+	fault.Point("census.answered")
+	return nil, err
+}
+
+// Alone tells that Release has nobody to end.
+func (x *bare) Alone() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), quitTime)
+	defer cancel()
+	over, err := x.over(ctx)
+	return err == nil && over || x.keeperDead()
+}
+
+// Release ends what is left, and lets the keeper go once it has nobody below it.
+func (x *bare) Release(ctx context.Context) error {
+	x.quitting.Store(true)
+	if !x.Alone() {
+		k, err := x.Kill(ctx, quitTime)
+		if err == nil && k.EmptyAt.IsZero() && k.Unconfirmed == "" {
+			err = fmt.Errorf("end what is below the keeper: %d processes survive", len(k.Survivors))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	x.quit(ctx)
+	if err := x.EndKeeper(ctx); err != nil {
+		return err
+	}
+	fault.Point("keeper.gone")
+	return nil
+}
+
+// Remove closes the hold of which nothing is left.
+func (x *bare) Remove(context.Context) error {
+	x.forgetHandles()
+	for _, f := range []string{"keeper.sock", "keeper.log"} { // the journal goes with the record
+		os.Remove(filepath.Join(x.facts.Dir, f))
+	}
+	return x.Close()
+}
+
+// Ask sends each process its stop signal, and CONT after it.
+func (x *bare) Ask(ctx context.Context, stop func(process string) syscall.Signal) (int, error) {
+	s, err := x.look(ctx)
+	if err == nil {
+		defer s.close()
+		n := 0
+		var errs []error
+		for _, m := range s.members {
+			v, _, err := m.Signal(stop(m.launch))
+			if err == nil && v == api.VerdictOwned {
+				n++
+				_, _, err = m.Signal(syscall.SIGCONT)
+			}
+			errs = append(errs, err)
+		}
+		return n, errors.Join(errs...)
+	}
+	return x.askLaunches(ctx, stop, err)
+}
+
+// askLaunches asks those that the keeper has launched, where the rest cannot be
+// found.
+func (x *bare) askLaunches(ctx context.Context, stop func(process string) syscall.Signal, why error) (int, error) {
+	n := 0
+	errs := []error{fmt.Errorf("only launched processes could be asked: %w", why)}
+	for id := range x.held() {
+		v, err := x.Signal(ctx, id, stop(id))
+		if err == nil && v == api.VerdictOwned {
+			n++
+			_, err = x.Signal(ctx, id, syscall.SIGCONT)
+		}
+		errs = append(errs, err)
+	}
+	return n, errors.Join(errs...)
+}
+
+// killByWalk has the service itself stop, find and kill who is below the keeper;
+// what it does not see to end is not over. Where the keeper is gone, it begins at
+// each launched process.
+func (x *bare) killByWalk(ctx context.Context, until time.Time, out *containment.Killed) bool {
+	if x.keeperDead() {
+		x.killByHandles(ctx, until, out)
+		return false
+	}
+	root, err := x.root()
+	if err != nil {
+		out.Notes = append(out.Notes, "look below the keeper: "+err.Error())
+		return false
+	}
+	defer root.Close()
+	launches := x.launchPIDs()
+	did(out, byWalk)
+	res := x.host.fb.End(ctx, root, fallback.Ending{MaxTime: time.Until(until), Word: x.word})
+	x.tell(res, launches, out)
+	return res.Outcome == fallback.Dead
+}
+
+// word is the keeper's on whether it has children; by /proc they are listed.
+func (x *bare) word(ctx context.Context) ([]int, error) {
+	c, err := x.below(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Alone:
+		return nil, nil
+	case len(c.Outside) == 0 || x.facts.Grade == api.GradePIDNS:
+		return nil, errors.New("the keeper has children that cannot be looked at " + c.Unseen)
+	}
+	var out []int
+	for _, m := range c.Outside {
+		out = append(out, m.PID)
+	}
+	return out, nil
+}
+
+// killByHandles ends the launched processes whose keeper is gone, with who is below
+// them.
+func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containment.Killed) {
+	if x.facts.Grade == api.GradePIDNS {
+		return
+	}
+	held := x.held()
+	launches := x.launchPIDs()
+	for id, h := range held {
+		if over, err := h.Exited(); err == nil && over {
+			continue
+		}
+		p, err := x.host.fb.HoldHandle(h)
+		if err != nil {
+			out.Notes = append(out.Notes, fmt.Sprintf("hold %s: %v", id, err))
+			continue
+		}
+		if out.Seen == 0 {
+			did(out, byHandles)
+		}
+		out.Seen++
+		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: time.Until(until), Root: true})
+		p.Close()
+		x.tell(res, launches, out)
+		out.Evidence[id] = append(out.Evidence[id], "held by its handle; its keeper is gone")
+	}
+	nameSurvivors(out, held)
+}
+
+// tell enters what a walk did.
+func (x *bare) tell(res fallback.Result, launches map[int]string, out *containment.Killed) {
+	out.Rounds += res.Rounds
+	for _, n := range res.Evidence {
+		out.Notes = append(out.Notes, "walk: "+n)
+	}
+	owned := 0
+	for _, f := range res.Processes {
+		id := launches[f.Identity.PID]
+		switch f.Verdict {
+		case api.VerdictOwned, api.VerdictGone:
+			owned++
+			if id != "" {
+				out.Evidence[id] = append(out.Evidence[id], f.Evidence...)
+			}
+		default:
+			out.Refused = append(out.Refused, api.Refused{PID: f.Identity.PID, Process: id, Comm: f.Comm, Verdict: f.Verdict, Evidence: f.Evidence})
+		}
+	}
+	out.Seen = max(out.Seen, owned)
+	out.Survivors = res.Survivors
+}
+
+// EndLaunch ends a launched process with who is seen below it, or, with spare, those
+// alone. Who has lost a parent is below the keeper then, and ends with the turn.
+func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (containment.Killed, error) {
+	out := containment.Killed{Mechanism: "none", KilledAt: time.Now(), Evidence: map[string][]string{}}
+	h := x.handleOf(process)
+	if h == nil {
+		out.EmptyAt = time.Now()
+		out.Notes = append(out.Notes, "the launched process had ended: what it has left below the keeper is not told apart, and ends with the turn")
+		return out, nil
+	}
+	p, err := x.host.fb.HoldHandle(h)
+	if err != nil {
+		return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
+	}
+	defer p.Close()
+	did(&out, byWalk)
+	if grace > 0 {
+		if !spare {
+			_, _ = x.Signal(ctx, process, stop)
+			_, _ = x.Signal(ctx, process, syscall.SIGCONT)
+		}
+		x.tell(x.host.fb.End(ctx, p, fallback.Ending{Ask: stop, Grace: grace, MaxTime: bound / 2}), nil, &out)
+		if !spare && x.awaitExit(ctx, process, h, time.Until(out.KilledAt.Add(grace))) {
+			out.EmptyAt = time.Now()
+			return out, nil
+		}
+	}
+	if !spare {
+		_, _, _ = p.Signal(syscall.SIGSTOP) // so that it forks nothing meanwhile
+	}
+	res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: bound, Root: !spare})
+	x.tell(res, map[int]string{h.PID(): process}, &out)
+	if !res.KilledAt.IsZero() {
+		out.KilledAt = res.KilledAt
+	}
+	if over, err := h.Exited(); !spare && res.Outcome != fallback.Dead && err == nil && !over {
+		return x.endLaunched(ctx, process, h, stop, 0, bound, spare, out)
+	}
+	if len(out.Survivors) == 0 && (res.Outcome == fallback.Dead || !x.running(process)) {
+		out.EmptyAt = time.Now()
+	}
+	return out, nil
+}
+
+// awaitExit tells whether a launched process has ended, or does within d.
+func (x *bare) awaitExit(ctx context.Context, process string, h *pidfd.Handle, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, max(d, 0))
+	defer cancel()
+	over, err := h.Exited()
+	return err == nil && over || h.Wait(ctx) == nil || !x.running(process)
+}
+
+// endLaunched ends the launched process alone, where nobody can look below it.
+func (x *bare) endLaunched(ctx context.Context, process string, h *pidfd.Handle, stop syscall.Signal, grace, bound time.Duration, spare bool, out containment.Killed) (containment.Killed, error) {
+	if spare {
+		return out, api.Errorf(api.CodeUnavailable, "what is below %s cannot be looked at here", process).
+			WithRemedy("end the process, or the turn; see `pinfold doctor`")
+	}
+	out.Notes = append(out.Notes, "what is below the launched process could not be looked at: it ends with the turn")
+	did(&out, byKeeper)
+	for _, step := range []struct {
+		sig   syscall.Signal
+		bound time.Duration
+	}{{stop, grace}, {syscall.SIGKILL, bound}} {
+		if step.bound <= 0 {
+			continue
+		}
+		if _, err := x.Signal(ctx, process, step.sig); err != nil {
+			return out, err
+		}
+		if x.awaitExit(ctx, process, h, step.bound) {
+			out.EmptyAt = time.Now()
+			return out, nil
+		}
+	}
+	nameSurvivors(&out, map[string]*pidfd.Handle{process: h})
+	return out, nil
+}
+
+// EndProcess ends a launched process and what is below it.
+func (x *bare) EndProcess(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration) error {
+	out, err := x.EndLaunch(ctx, process, stop, grace, bound, false)
+	if err != nil {
+		return err
+	}
+	if n := len(out.Survivors); n > 0 {
+		s := out.Survivors[0]
+		return fmt.Errorf("%d processes survive, one is %d (%s) in state %s", n, s.PID, s.Comm, s.State)
+	}
+	return nil
+}
+
+// nameSurvivors names those of handles that have not exited.
+func nameSurvivors(out *containment.Killed, handles map[string]*pidfd.Handle) {
+	for id, h := range handles {
+		if over, err := h.Exited(); err == nil && !over {
+			s := survivor(h.PID(), "")
+			s.Comm = strings.TrimSpace(s.Comm + " (" + id + ")")
+			out.Survivors = append(out.Survivors, s)
+		}
+	}
+}
