@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // AdoptRequest takes a process that runs already into a turn. Which one is said
 // by a pidfd that comes along with the request (SCM_RIGHTS), or by Process with
@@ -44,6 +47,15 @@ type Adoption struct {
 
 // AdoptRefusal is details.reason of the code adopt_refused.
 type AdoptRefusal string
+
+// Refuse makes the error of a process that is not adopted.
+func (r AdoptRefusal) Refuse(pid int, format string, args ...any) *Error {
+	e := Errorf(CodeAdoptRefused, format, args...).With("reason", string(r))
+	if pid > 0 {
+		e = e.With("pid", strconv.Itoa(pid))
+	}
+	return e
+}
 
 // The reasons. details.pid is the process that is meant.
 const (

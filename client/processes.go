@@ -58,3 +58,14 @@ func (c *Client) Resize(ctx context.Context, turn, process string, req api.Resiz
 func (c *Client) Join(ctx context.Context, turn string, req api.JoinRequest) (api.Process, error) {
 	return post[api.Process](ctx, c, req, nil, nil, "turns", turn, "join")
 }
+
+// Adopt takes a process that runs already into a turn. pidfd names it, whatever
+// becomes of its number; nil: req.Process has its start ticks or its pidfs inode.
+// It stays the caller's.
+func (c *Client) Adopt(ctx context.Context, turn string, req api.AdoptRequest, pidfd *os.File) (api.Process, error) {
+	var files []*os.File
+	if pidfd != nil {
+		files = append(files, pidfd)
+	}
+	return post[api.Process](ctx, c, req, nil, files, "turns", turn, "adopt")
+}

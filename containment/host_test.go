@@ -64,6 +64,7 @@ func (h *memHost) Recall(string, Facts) Hold { return nil }
 
 type memHold struct {
 	memJobs
+	memAdopts
 	hooks Hooks
 	facts Facts
 

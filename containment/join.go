@@ -37,11 +37,13 @@ func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinReq
 	fault.Point("join.admitted")
 	within, cancel := context.WithTimeout(ctx, launchBound)
 	defer cancel()
+	m.moving.RLock()
 	err = h.Join(within, process, peer, where, before)
 	for errors.Is(err, ErrUsed) && within.Err() == nil {
 		process = t.nextID()
 		err = h.Join(within, process, peer, where, before)
 	}
+	m.moving.RUnlock()
 	if err != nil {
 		m.leaveJoined(t, process)
 		return api.Process{}, asAPI(err, api.CodeInternal, "move the caller into turn "+id)

@@ -30,6 +30,11 @@ type Config struct {
 	Events  Events                 // nil: nobody is told what happens
 	Upkeep  Upkeep                 // nil: nothing is looked for
 	History func() api.HistoryInfo // nil: there is nothing to tell
+	// Recorded tells whether there is a record of a turn on disk; nil: nobody looks.
+	// Tend is called before anybody is told of records: it sees to it that they are
+	// there.
+	Recorded func(turn string) bool
+	Tend     func()
 	// Retention is how long the output of a turn that is over is kept when
 	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
 	// of the latter: 4 GiB.
@@ -55,6 +60,9 @@ type Manager struct {
 	// unborn are turns whose begin is under way.
 	unborn  map[string]bool
 	outputs retention
+	// moving is held by an adoption, and for reading by those that move
+	// themselves: of two the later one sees where the process is.
+	moving sync.RWMutex
 	// unshelved are turns that wait for the history.
 	unshelved shelf
 	wg        sync.WaitGroup // endings, watches and archiving under way

@@ -71,3 +71,20 @@ func (t *turn) newProcess(k Recovered, mt meta) *process {
 	}
 	return p
 }
+
+// ownMeta is that of processes of which the keeper knows nothing; the lock is held.
+func (t *turn) ownMeta() map[string]string {
+	var out map[string]string
+	for _, p := range t.procs {
+		if !p.view.InPlace && p.view.Adopted == nil || p.view.Status.State != api.ProcessRunning && p.meta.Key == "" {
+			continue
+		}
+		if text, err := p.meta.encode(); err == nil && text != "{}" {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[p.view.ID] = text
+		}
+	}
+	return out
+}

@@ -47,7 +47,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 	v := p.view
 	rp := api.ReceiptProcess{ID: v.ID, PID: v.PID, Argv: v.Argv, Status: v.Status, Identity: v.Identity,
-		Verdict: api.VerdictGone, Escaped: p.escaped}
+		Verdict: api.VerdictGone, Escaped: p.escaped, Adopted: v.Adopted != nil}
 	switch {
 	case v.Status.State == api.ProcessRunning && job:
 		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"

@@ -33,8 +33,12 @@ func (t *turn) tellBegun() {
 
 // tellProcess tells of a process that came to run, and of its end.
 func (t *turn) tellProcess(p *process) {
+	kind := api.EventLaunch
+	if p.view.Adopted != nil {
+		kind = api.EventAdopted
+	}
 	if !t.ofJob() && !p.joining {
-		t.tell(api.EventLaunch, p.view.ID, func(e *api.Event) {
+		t.tell(kind, p.view.ID, func(e *api.Event) {
 			e.At, e.Process, e.Message = p.view.StartedAt, p.view.ID, brief(strings.Join(p.view.Argv, " "))
 		})
 	}

@@ -18,6 +18,7 @@ type Engine interface {
 	Targets
 	JobEngine
 	UpkeepEngine
+	Adopting
 	// Host tells what this host can do.
 	Host(ctx context.Context) (api.Host, error)
 	// Grade is what new turns get.

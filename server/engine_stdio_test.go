@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
+	"pinfold.dev/pidfd"
 )
 
 // stream is a kept stream in memory: bytes from a first offset on, what was
@@ -168,6 +170,19 @@ func (m *memory) Acknowledge(ctx context.Context, turn, proc string) (api.Proces
 
 func (m *memory) Join(ctx context.Context, id string, c containment.Caller, req api.JoinRequest, peer *os.File) (api.Process, error) {
 	return api.Process{ID: "p9", Turn: id, PID: c.PID, Argv: req.Argv, InPlace: true, Grade: api.GradeScope}, nil
+}
+
+// Adopt tells whether what came along is a pidfd.
+func (m *memory) Adopt(ctx context.Context, id string, c containment.Caller, req api.AdoptRequest, fd *os.File) (api.Process, error) {
+	what := "none"
+	if fd != nil {
+		what = "other"
+		if h, err := pidfd.FromStranger(int(fd.Fd())); err == nil {
+			what = strconv.Itoa(h.PID())
+			h.Close()
+		}
+	}
+	return api.Process{ID: "p9", Turn: id, PID: req.Process.PID, Grade: api.GradeScope, Labels: map[string]string{"pidfd": what}}, nil
 }
 
 // openStdin makes somebody read it.

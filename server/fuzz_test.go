@@ -77,6 +77,7 @@ func bodies() []struct {
 		{"/v1/turns/one/processes/p1/ack", func() any { return new(struct{}) }},
 		{"/v1/turns/one/join", func() any { return new(api.JoinRequest) }},
 		{"/v1/turns", func() any { return new(api.BeginRequest) }},
+		{"/v1/turns/one/adopt", func() any { return new(api.AdoptRequest) }},
 	}
 }
 
@@ -89,6 +90,7 @@ func FuzzBody(f *testing.F) {
 		`{"argv":["a"],"stdio":{"stdin":{"mode":"pass","fd":-1},"stdout":{"mode":"pass","fd":2147483648}},"pass_fds":[{"fd":0,"number":3},{"fd":0,"number":-3}]}`,
 		`{"argv":["a"],"stdio":null,"labels":{"":""},"deadline_ms":-9223372036854775808}`, `{"argv":["a"],"stdio":{"stdin":{"mod":"null"}}}`,
 		`{"rows":24,"cols":80}`, `{"rows":-9223372036854775808,"cols":9223372036854775807,"epoch":1}`, `{"rows":1e99}`, `{"rows":99999999999999999999}`,
+		`{"process":{"pid":-1,"start_ticks":18446744073709551615,"pidfs_ino":0},"tree":true}`, `{"process":{"pid":99999999999,"boot":"\u0000"},"ancestor":1}`,
 		`{"signal":"TERM"}`, `{}`, `{"argv":["x"],"finish_turn":true}`, `{"label":"x","output_max":-1}`, `[]`, "{\"argv\":[\"\xff\"]}", ``, ` `, `{"a`, `{}{}`,
 	} {
 		f.Add(uint8(i), []byte(seed))

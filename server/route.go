@@ -46,6 +46,7 @@ func routes() []route {
 		{post, proc + "/resize", actSignal, nil, false, takes(resize)},
 		{post, proc + "/ack", actSignal, nil, false, takes(acknowledge)},
 		{post, turn + "/join", actLaunch, nil, false, takes(join)},
+		{post, turn + "/adopt", actEnd, nil, false, takes(adopt)},
 		{get, turn + "/tree", actRead, nil, true, reads(tree)},
 		{get, turn + "/wait", actRead, []string{"timeout_ms"}, false, reads(waitTurn)},
 		{post, turn + "/finish", actEnd, nil, false, takes(finish)},

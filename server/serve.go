@@ -79,7 +79,7 @@ func takes[Req, Resp any](f func(context.Context, *call, Req) (Resp, error)) han
 		if err := c.decode(&req); err != nil {
 			return nil, err
 		}
-		if reflect.TypeFor[Req]() != reflect.TypeFor[api.LaunchRequest]() {
+		if t := reflect.TypeFor[Req](); t != reflect.TypeFor[api.LaunchRequest]() && t != reflect.TypeFor[api.AdoptRequest]() {
 			c.dropFDs()
 		}
 		fault.Point("request.read")

@@ -85,7 +85,7 @@ func (a *app) commands() []*cobra.Command {
 		a.psCmd(), a.treeCmd(), a.showCmd(), a.waitCmd(), a.signalCmd(),
 		a.touchCmd(), a.takeCmd(), a.freezeCmd(), a.thawCmd(), a.policyCmd(),
 		a.logsCmd(), a.attachCmd(), a.writeCmd(),
-		a.jobsCmd(), a.jobCmd(), a.endCmd(), a.stopCmd(), a.whyCmd(), a.quietCmd(),
+		a.jobsCmd(), a.jobCmd(), a.adoptCmd(), a.endCmd(), a.stopCmd(), a.whyCmd(), a.quietCmd(),
 		a.receiptCmd(), a.receiptsCmd(), a.eventsCmd(),
 		a.doctorCmd(), a.gcCmd(), a.versionCmd(),
 	}

@@ -28,6 +28,8 @@ type PidfdInfo struct {
 	PPID      int
 	RUID      uint32
 	EUID      uint32
+	SUID      uint32
+	FSUID     uint32
 	ExitCode  int32 // wait status, as waitpid(2) gives it
 }
 
@@ -54,7 +56,7 @@ func PidfdGetInfo(fd int, mask uint64) (PidfdInfo, error) {
 	return PidfdInfo{
 		Mask: in.Mask, CgroupID: in.Cgroupid,
 		PID: int(int32(in.Pid)), TGID: int(int32(in.Tgid)), PPID: int(int32(in.Ppid)),
-		RUID: in.Ruid, EUID: in.Euid, ExitCode: in.Exit_code,
+		RUID: in.Ruid, EUID: in.Euid, SUID: in.Suid, FSUID: in.Fsuid, ExitCode: in.Exit_code,
 	}, nil
 }
 
