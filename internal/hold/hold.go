@@ -142,7 +142,7 @@ func (x *keeping) enter(s wire.Started, fds []int) wire.Started {
 		p.started.PID = 0 // the keeper says what it is in the turn's namespace
 	}
 	if len(fds) > 0 {
-		p.handle = pidfd.FromFD(fds[0], s.PID)
+		p.handle = x.received(fds[0], s.PID)
 		p.started.PID = p.handle.PID()
 		closeFDs(fds[1:])
 		x.keepHandle(s.Process, p.handle)
@@ -155,6 +155,25 @@ func (x *keeping) enter(s wire.Started, fds []int) wire.Started {
 		x.forgetHandle(s.Process)
 	}
 	return p.started
+}
+
+// received is a keeper's handle of a launch. The number of a turn's own PID
+// namespace is not ours: ours is read from the handle, and 0 once it has ended.
+func (x *keeping) received(fd, pid int) *pidfd.Handle {
+	if x.facts.Grade != api.GradePIDNS {
+		return pidfd.FromFD(fd, pid)
+	}
+	h := pidfd.FromFD(fd, 0)
+	d, err := h.Dup()
+	if err != nil {
+		return h
+	}
+	ours, err := pidfd.FromPeer(d)
+	if err != nil {
+		return h
+	}
+	h.Close()
+	return ours
 }
 
 // end enters the end of a launch; the lock is held.
