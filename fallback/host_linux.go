@@ -70,7 +70,9 @@ type ref interface {
 }
 
 // Process is one process that is held, with what it is known by. Identity was
-// read once, when it was held, and is not read again: Verify compares with it.
+// read or verified once, by what it is held by, and is not read again: that
+// means the same process until it is closed, so from then on to verify is to ask
+// whether it lives.
 type Process struct {
 	k   kernel
 	ref ref
@@ -120,13 +122,12 @@ func (h *Host) Recall(rec api.Identity) (*Process, api.Verdict, []string) {
 	case err != nil:
 		return nil, api.VerdictUnverifiable, []string{err.Error()}
 	}
-	p := &Process{h.k, r, rec}
-	v, why := p.Verify()
+	v, why := compare(rec, r)
 	if v != api.VerdictOwned {
 		_ = r.close()
 		return nil, v, why
 	}
-	return p, v, why
+	return &Process{h.k, r, rec}, v, why
 }
 
 // Identity is what it was recorded by.
@@ -142,24 +143,43 @@ func (p *Process) Close() error { return p.ref.close() }
 // few milliseconds.
 func (p *Process) Wait(ctx context.Context) error { return p.ref.wait(ctx) }
 
-// Verify compares what is held with what was recorded.
-func (p *Process) Verify() (api.Verdict, []string) {
-	_, v, why := p.look()
-	return v, why
+// compare tells whether what is held is what was recorded.
+func compare(rec api.Identity, r ref) (api.Verdict, []string) {
+	seen, err := r.read()
+	life := r.life()
+	if err != nil && life != pidfd.Reaped {
+		return api.VerdictUnverifiable, []string{err.Error()}
+	}
+	if err != nil { // gone, and so is what there was to read
+		seen.Identity = api.Identity{PID: r.pid(), Boot: rec.Boot, PIDNS: rec.PIDNS}
+	}
+	v, why := pidfd.Compare(rec, seen.Identity, life)
+	return v, append(why, "held by "+string(r.how()))
 }
 
-// look is Verify, with what was read of it.
+// Verify tells whether it lives. It says owned, gone, or unverifiable where that
+// cannot be told.
+func (p *Process) Verify() (api.Verdict, []string) {
+	by := "held by " + string(p.ref.how())
+	switch p.ref.life() {
+	case pidfd.Alive:
+		return api.VerdictOwned, []string{by, "it is alive"}
+	case pidfd.Exited:
+		return api.VerdictGone, []string{by, "it has exited"}
+	case pidfd.Reaped:
+		return api.VerdictGone, []string{by, "it was reaped"}
+	}
+	return api.VerdictUnverifiable, []string{by, "one cannot tell whether it lives"}
+}
+
+// look is Verify, with what can be read of it.
 func (p *Process) look() (pidfd.Seen, api.Verdict, []string) {
 	seen, err := p.ref.read()
-	life := p.ref.life()
-	if err != nil && life != pidfd.Reaped {
-		return seen, api.VerdictUnverifiable, []string{err.Error()}
+	v, why := p.Verify()
+	if err != nil {
+		why = append(why, err.Error())
 	}
-	if err != nil { // gone, and so are its facts
-		seen.Identity = api.Identity{PID: p.rec.PID, Boot: p.rec.Boot}
-	}
-	v, why := pidfd.Compare(p.rec, seen.Identity, life)
-	return seen, v, append(why, "held by "+string(p.ref.how()))
+	return seen, v, why
 }
 
 // Signal verifies and signals, and verifies again where it is held by a token
