@@ -85,9 +85,14 @@ var theTable = Table()
 // Compare decides by Table whether the process that now describes is the recorded
 // one, and returns the evidence in words.
 func Compare(rec, now api.Identity, life Life) (api.Verdict, []string) {
+	return decide(theTable, rec, now, life)
+}
+
+// decide goes down a table to the first row that holds and has a verdict.
+func decide(table []Row, rec, now api.Identity, life Life) (api.Verdict, []string) {
 	evidence := make([]string, 0, 4)
-	for i := range theTable {
-		row := &theTable[i]
+	for i := range table {
+		row := &table[i]
 		if !row.holds(rec, now, life) {
 			continue
 		}
