@@ -152,28 +152,3 @@ func NumberMeans(rec api.Identity, now Here) (api.Verdict, []string) {
 	}
 	return v, []string{why}
 }
-
-// evidence is what a verdict rests on, in words.
-type evidence []string
-
-func (ev *evidence) add(format string, args ...any) {
-	*ev = append(*ev, fmt.Sprintf(format, args...))
-}
-
-func (ev *evidence) say(v api.Verdict, format string, args ...any) (api.Verdict, []string) {
-	ev.add(format, args...)
-	return v, *ev
-}
-
-// ours settles the verdict on the recorded process itself.
-func (ev *evidence) ours(life Life) (api.Verdict, []string) {
-	switch life {
-	case Alive:
-		return api.VerdictOwned, *ev
-	case Exited:
-		return ev.say(api.VerdictGone, "it has exited")
-	case Reaped:
-		return ev.say(api.VerdictGone, "it has exited and was reaped")
-	}
-	return ev.say(api.VerdictUnverifiable, "cannot tell whether it lives")
-}
