@@ -61,7 +61,10 @@ func sendAll(b *box) (arrived []int) {
 		}
 		b.signal(syscall.Signal(s))
 		if s >= 20 && s <= 22 { // dumb-init stops itself; and CONT removes what has not arrived
-			time.Sleep(50 * time.Millisecond)
+			said := fmt.Sprintf("got %d\n", s)
+			for end := time.Now().Add(500 * time.Millisecond); !strings.Contains(b.out.String(), said) && time.Now().Before(end); {
+				time.Sleep(5 * time.Millisecond)
+			}
 			b.signal(syscall.SIGCONT)
 			time.Sleep(50 * time.Millisecond)
 		}

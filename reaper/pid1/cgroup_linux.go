@@ -15,6 +15,9 @@ func (b *init_) killOthers() {
 	end := now() + killMost
 	for {
 		n := b.killMembers(&dir)
+		if b.srv != nil && b.srv.split {
+			n += b.killMembers(&b.srv.initLeaf)
+		}
 		for {
 			if pid, _ := b.reapOne(); pid <= 0 {
 				break
@@ -32,27 +35,28 @@ func (b *init_) killOthers() {
 	}
 }
 
-// ownCgroup finds the directory. The root of all has no cgroup.kill.
+// ownCgroup finds the directory: with --serve the one that we came from. The root
+// of all has no cgroup.kill.
 func (b *init_) ownCgroup(dir *text) bool {
-	mounts := [...]string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
-	for i := range mounts {
+	var own text
+	switch s := b.srv; {
+	case s != nil && s.split && (b.pid == 1 || s.alone):
 		dir.n = 0
-		dir.add(mounts[i])
-		mount := dir.n
-		if !b.cgroupPath(dir, "") {
-			return false
-		}
-		if b.pid != 1 && dir.n-mount > 1 {
-			continue // somebody else's, perhaps
-		}
-		n := dir.n
-		fd, e := open(dir.add("/cgroup.kill").path(), syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
-		if dir.n = n; e == 0 {
-			closeFD(fd)
-			return true
-		}
+		dir.add(str(s.base.path()))
+	case s != nil && s.split:
+		return false
+	case !b.cgroupPath(&own, "") || b.pid != 1 && own.n > 1: // somebody else's, perhaps
+		return false
+	case !b.cgroup2Dir(dir):
+		return false
 	}
-	return false
+	n := dir.n
+	fd, e := open(dir.add("/cgroup.kill").path(), syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	if dir.n = n; e != 0 {
+		return false
+	}
+	closeFD(fd)
+	return true
 }
 
 // killBelow kills the cgroups below, each at one stroke.
@@ -71,11 +75,10 @@ func (b *init_) killBelow(dir *text) {
 			size := int(b.buf[at+16]) | int(b.buf[at+17])<<8
 			if b.buf[at+18] == syscall.DT_DIR && b.buf[at+19] != '.' {
 				n := dir.n
-				p := dir.add("/").add(str(&b.buf[at+19])).add("/cgroup.kill").path()
-				if k, e := open(p, syscall.O_WRONLY|syscall.O_CLOEXEC, 0); e == 0 {
-					one := [1]byte{'1'}
-					_, _ = sys(syscall.SYS_WRITE, uintptr(k), addr(&one[0]), 1)
-					closeFD(k)
+				dir.add("/").add(str(&b.buf[at+19]))
+				ours := b.srv != nil && b.srv.split && str(dir.path()) == str(b.srv.initLeaf.path())
+				if p := dir.add("/cgroup.kill").path(); !ours {
+					writeFile(p, "1")
 				}
 				dir.n = n
 			}

@@ -5,12 +5,13 @@ import (
 	"unsafe"
 )
 
-// step is where a child came to grief.
-type step uint8
+// kind is what a child is to be.
+type kind uint8
 
 const (
-	stepNone step = iota
-	stepExec
+	kindMain kind = iota
+	kindHook
+	kindService
 )
 
 var (
@@ -19,11 +20,8 @@ var (
 )
 
 // spawn starts the program of args as b.child. It returns when that executes.
-func (b *init_) spawn(args list, hook bool) syscall.Errno {
-	b.childArgs, b.childErr, b.childStep = args, 0, stepNone
-	if hook {
-		b.childStep = stepExec // tells childMain to stay off the terminal
-	}
+func (b *init_) spawn(args list, k kind) syscall.Errno {
+	b.childArgs, b.childErr, b.childKind = args, 0, k
 	pid := int(vfork(unsafe.Pointer(b)))
 	if pid < 0 && pid > -4096 {
 		return syscall.Errno(-pid)
@@ -41,7 +39,15 @@ func (b *init_) spawn(args list, hook bool) syscall.Errno {
 // all signals blocked. None of its refusals is fatal but the last.
 func childMain(arg unsafe.Pointer) {
 	b := (*init_)(arg)
-	hook := b.childStep == stepExec
+	if b.childKind == kindService {
+		b.becomeService()
+		b.childErr = b.execute(b.childArgs, b.srv.env)
+		exit(codeNoCommand)
+	}
+	hook := b.childKind == kindHook
+	if !hook {
+		b.joinLeaf()
+	}
 	b.isolate(hook)
 	if b.o.pdeath != 0 && !hook {
 		_ = prctl(prSetPdeathsig, uintptr(b.o.pdeath))
@@ -56,7 +62,7 @@ func childMain(arg unsafe.Pointer) {
 		b.rewriteListenPID()
 	}
 	b.restoreSignals()
-	b.childErr = b.execute(b.childArgs)
+	b.childErr = b.execute(b.childArgs, b.envp)
 	exit(codeNoCommand)
 }
 
@@ -89,11 +95,11 @@ func (b *init_) restoreSignals() {
 }
 
 // execute tries the places of PATH, as execvp(3) does.
-func (b *init_) execute(args list) syscall.Errno {
+func (b *init_) execute(args, env list) syscall.Errno {
 	name := str(args.at(0))
 	for i := 0; i < len(name); i++ {
 		if name[i] == '/' {
-			return b.executeOne("", name, args)
+			return b.executeOne("", name, args, env)
 		}
 	}
 	if name == "" {
@@ -108,7 +114,7 @@ func (b *init_) execute(args list) syscall.Errno {
 		if i < len(path) && path[i] != ':' {
 			continue
 		}
-		e := b.executeOne(path[from:i], name, args)
+		e := b.executeOne(path[from:i], name, args, env)
 		from = i + 1
 		switch e {
 		case syscall.EACCES:
@@ -122,7 +128,7 @@ func (b *init_) execute(args list) syscall.Errno {
 }
 
 // executeOne executes dir/name. A script without an interpreter is the shell's.
-func (b *init_) executeOne(dir, name string, args list) syscall.Errno {
+func (b *init_) executeOne(dir, name string, args, env list) syscall.Errno {
 	t := &b.childTry
 	t.n = 0
 	if len(dir)+len(name)+2 > len(t.b) {
@@ -132,7 +138,7 @@ func (b *init_) executeOne(dir, name string, args list) syscall.Errno {
 		t.add("/")
 	}
 	p := t.add(name).path()
-	_, e := sys(syscall.SYS_EXECVE, addr(p), uintptr(unsafe.Pointer(args.p)), uintptr(unsafe.Pointer(b.envp.p)))
+	_, e := sys(syscall.SYS_EXECVE, addr(p), uintptr(unsafe.Pointer(args.p)), uintptr(unsafe.Pointer(env.p)))
 	if e != syscall.ENOEXEC {
 		return e
 	}
@@ -144,14 +150,26 @@ func (b *init_) executeOne(dir, name string, args list) syscall.Errno {
 		}
 		words[i+1] = args.at(i)
 	}
-	_, e = sys(syscall.SYS_EXECVE, addr(&shell[0]), addr(&words[0]), uintptr(unsafe.Pointer(b.envp.p)))
+	_, e = sys(syscall.SYS_EXECVE, addr(&shell[0]), addr(&words[0]), uintptr(unsafe.Pointer(env.p)))
 	return e
+}
+
+// startNext starts what comes after --on-start.
+func (b *init_) startNext() {
+	if b.o.serve {
+		b.beginService()
+	} else {
+		b.startMain()
+	}
 }
 
 // startMain starts the command, or ends everything.
 func (b *init_) startMain() {
 	b.detachTerminal()
-	e := b.spawn(b.o.command, false)
+	if b.srv != nil {
+		b.oomKills = b.countOOM() // in its cgroup
+	}
+	e := b.spawn(b.o.command, kindMain)
 	if e != 0 {
 		b.noCommand(e)
 		return
@@ -171,21 +189,35 @@ func (b *init_) startMain() {
 		b.say(3).add("started ").add(str(b.o.command.at(0))).add(" as ").num(b.child)
 	}
 	b.end()
+	if b.srv != nil && b.srv.moveErr != 0 {
+		b.say(1).add("move the command to ").add(str(b.srv.leaf.path())).add(": ")
+		errText(&b.msg, b.srv.moveErr)
+		b.end()
+	}
 }
 
 // letGo closes what we hold open and others could wait for: all but standard
-// input and output, and the directory for --on-stop.
+// input and output, the directory for --on-stop, and what the service says.
 func (b *init_) letGo() {
 	b.sigfd = -1
-	if b.o.onStop == nil || b.cwd < 0 {
+	if b.o.onStop == nil {
 		b.cwd = -1
-		closeFrom(3)
-		return
 	}
-	if b.cwd > 3 {
-		closeRange(3, b.cwd-1)
+	said := -1
+	if b.srv != nil {
+		said = b.srv.said
 	}
-	closeFrom(b.cwd + 1)
+	from := 3
+	for _, keep := range [...]int{min(b.cwd, said), max(b.cwd, said)} {
+		if keep < from {
+			continue
+		}
+		if keep > from {
+			closeRange(from, keep-1)
+		}
+		from = keep + 1
+	}
+	closeFrom(from)
 }
 
 // noCommand says that the command does not start, and with which code that ends.
@@ -216,12 +248,15 @@ func (b *init_) noCommand(e syscall.Errno) {
 	case e == syscall.EACCES || e == syscall.ENOEXEC || e == syscall.EPERM || e == syscall.ELOOP || e == syscall.EISDIR:
 		b.code = codeNoExec
 	}
+	if b.srv != nil {
+		b.stopService()
+	}
 }
 
 // startHook starts a line of shell, to be waited for before anything else.
 func (b *init_) startHook(line *byte) {
 	b.hookWords = [...]*byte{&shell[0], &shellFlag[0], line, nil}
-	if e := b.spawn(list{hide(&b.hookWords[0])}, true); e != 0 {
+	if e := b.spawn(list{hide(&b.hookWords[0])}, kindHook); e != 0 {
 		b.say(0).add("start /bin/sh for ").add(str(line)).add(": ")
 		errText(&b.msg, e)
 		b.end()

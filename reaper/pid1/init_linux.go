@@ -33,11 +33,14 @@ type phase uint8
 
 const (
 	phaseStart phase = iota // --on-start runs
+	phaseServe              // the service is not ready yet
 	phaseMain
-	phaseWait // the command has ended; orphans may take their time
-	phaseStop // --on-stop runs
-	phaseRest // what is left is being stopped
-	phaseKill // and killed
+	phaseWait    // the command has ended; orphans may take their time
+	phaseStop    // --on-stop runs
+	phaseTurns   // the service ends what it holds
+	phaseService // and is ended itself
+	phaseRest    // what is left is being stopped
+	phaseKill    // and killed
 	phaseDone
 )
 
@@ -73,9 +76,11 @@ type init_ struct {
 	orphans    int
 	mainPID    int
 	restAt     int64
+	restEnd    int64    // when the grace of --serve is over, or 0
+	srv        *service // nil without --serve
 
 	childErr  syscall.Errno // set by childMain
-	childStep step
+	childKind kind
 	childArgs list
 	hookWords [4]*byte
 	childTry  text // the path that is tried
@@ -136,7 +141,7 @@ func (b *init_) live() {
 	if b.o.onStart != nil {
 		b.startHook(b.o.onStart)
 	} else {
-		b.startMain()
+		b.startNext()
 	}
 	for b.phase != phaseDone {
 		b.step()

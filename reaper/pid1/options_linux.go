@@ -38,6 +38,12 @@ type options struct {
 	onStart     *byte
 	onStop      *byte
 	status      *byte
+
+	serve         bool  // the service runs beside the command
+	serveOptional bool  // and the command without it
+	serveProgram  *byte // pinfold, if it is named
+	serveBound    int   // ms until it must be ready
+	cgroupRW      bool  // cgroup v2 may be made writable
 }
 
 // verdict is what the command line asks for.
@@ -91,6 +97,10 @@ const (
 	flOnStart
 	flOnStop
 	flStatus
+	flServe
+	flServeOptional
+	flServeBound
+	flCgroupRW
 )
 
 // flag is an option, and who knows it.
@@ -139,6 +149,10 @@ var flags = [...]flag{
 	{0, "on-start", flOnStart, argument, asSelf},
 	{0, "on-stop", flOnStop, argument, asSelf},
 	{0, "status", flStatus, argument, asSelf},
+	{0, "serve", flServe, maybe, asSelf},
+	{0, "serve-optional", flServeOptional, nothing, asSelf},
+	{0, "serve-timeout", flServeBound, argument, asSelf},
+	{0, "cgroup-rw", flCgroupRW, nothing, asSelf},
 }
 
 // personaOf takes the last part of argv 0.

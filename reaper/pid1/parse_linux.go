@@ -46,11 +46,14 @@ func parse(o *options, argv, envp list) (v verdict, bad string) {
 	if argv.at(p.i) == nil && !o.pause {
 		return verdictUsage, ""
 	}
+	if o.pause && o.serve {
+		return verdictArgument, "--pause with --serve"
+	}
 	return verdictRun, ""
 }
 
 func (o *options) defaults(as persona, envp list) {
-	*o = options{as: as, verbosity: 1, grace: defaultGrace}
+	*o = options{as: as, verbosity: 1, grace: defaultGrace, serveBound: serviceBound}
 	for s := range o.rewrite {
 		o.rewrite[s] = int8(s)
 	}
@@ -179,6 +182,14 @@ func (p *parser) apply(f *flag, value string, has bool) verdict {
 		o.pause = true
 	case flKillCgroup:
 		o.killCgroup = true
+	case flCgroupRW:
+		o.cgroupRW = true
+	case flServe:
+		if o.serve, o.killRest = true, true; has {
+			o.serveProgram, ok = p.text(value), value != ""
+		}
+	case flServeOptional:
+		o.serveOptional = true
 	case flOnStart:
 		o.onStart = p.text(value)
 	case flOnStop:
@@ -226,6 +237,9 @@ func (o *options) setValue(id flagID, value string, has bool) (ok bool) {
 			o.waitMost, ok = duration(value)
 		}
 		return ok || !has
+	case flServeBound:
+		o.serveBound, ok = duration(value)
+		return ok && o.serveBound > 0
 	case flStopGrace:
 		o.stopGrace, ok = duration(value)
 		return ok && o.stopGrace > 0

@@ -110,6 +110,12 @@ func (b *init_) cgroupLine(from, to int, controller string) (start int) {
 // countOOM reads how many processes of our cgroup the kernel has killed for want
 // of memory, or -1.
 func (b *init_) countOOM() int {
+	if s := b.srv; s != nil && s.split {
+		var t text
+		if v := b.oomIn(t.add(str(s.leaf.path())).add("/memory.events").path()); v >= 0 {
+			return v
+		}
+	}
 	for i := range cgroupDirs {
 		d := &cgroupDirs[i]
 		var t text

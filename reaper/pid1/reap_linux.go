@@ -10,8 +10,13 @@ const others = everySig &^ (1 << (sigCHLD - 1))
 
 // step waits for something to happen and does what is due.
 func (b *init_) step() {
+	if b.phase == phaseRest || b.phase == phaseKill {
+		if b.reap(); b.phase == phaseDone { // there is nobody any more
+			return
+		}
+	}
 	var info siginfo
-	switch sig, _ := b.waitInfo(b.timeout(), everySig, &info); sig {
+	switch sig, _ := b.waitInfo(b.timeout(), b.heeded(), &info); sig {
 	case 0:
 	case sigCHLD:
 		b.say(3).add("Received SIGCHLD")
@@ -25,6 +30,19 @@ func (b *init_) step() {
 		b.passOn(sig, &info)
 	}
 	b.due()
+}
+
+// heeded are the signals that are taken now. What comes for the command before it
+// is there waits, and is passed on then.
+func (b *init_) heeded() uint64 {
+	if b.phase != phaseServe {
+		return everySig
+	}
+	set := uint64(1)<<(sigCHLD-1) | 1<<(sigTERM-1) | 1<<(sigINT-1) | 1<<(sigQUIT-1)
+	if b.o.stopSignal > 0 {
+		set |= 1 << ((b.o.stopSignal - 1) & 63)
+	}
+	return set
 }
 
 // reap reaps all that have ended. A signal that comes meanwhile need not wait for
@@ -43,12 +61,15 @@ func (b *init_) reap() {
 			return
 		case pid == b.child:
 			b.childChanged(status)
+		case b.isService(pid):
+			b.serviceEnded(status)
 		}
 		if n%reapBatch != 0 {
 			continue
 		}
 		var info siginfo
-		for sig, _ := b.waitInfo(0, others, &info); sig > 0 && sig != sigCHLD; sig, _ = b.waitInfo(0, others, &info) {
+		set := others & b.heeded()
+		for sig, _ := b.waitInfo(0, set, &info); sig > 0 && sig != sigCHLD; sig, _ = b.waitInfo(0, set, &info) {
 			b.passOn(sig, &info)
 		}
 		b.due()
@@ -74,7 +95,7 @@ func (b *init_) reapOne() (pid int, status int32) {
 		b.reaped++
 		b.told[pid>>6&511] &^= 1 << (pid & 63)
 		b.dirty = true
-		if pid != b.child {
+		if pid != b.child && !b.isService(pid) {
 			b.orphans++
 			if b.o.tellReaps {
 				b.say(1).add("Reaped zombie process with pid=").num(pid)
@@ -84,6 +105,8 @@ func (b *init_) reapOne() (pid int, status int32) {
 		return pid, status
 	}
 }
+
+func (b *init_) isService(pid int) bool { return b.srv != nil && pid == b.srv.pid }
 
 func stopped(status int32) bool { return status&0xff == 0x7f }
 
@@ -109,6 +132,10 @@ func (b *init_) childChanged(status int32) {
 		return
 	}
 	b.child = 0
+	if b.phase == phaseTurns {
+		b.turnsEnded(code)
+		return
+	}
 	b.hookEnded(code)
 }
 
@@ -187,7 +214,7 @@ func (b *init_) hookEnded(code int) {
 	case b.stopping:
 		b.code = codeSignalled + sigTERM
 	default:
-		b.startMain()
+		b.startNext()
 		return
 	}
 	b.phase = phaseStop

@@ -120,7 +120,7 @@ func (b *init_) passOn(sig int, info *siginfo) {
 	case to == 0:
 		b.say(3).add("dropped ").sig(sig)
 		b.end()
-	case b.child > 0:
+	case b.child > 0 && b.phase != phaseTurns:
 		b.send(sig, to, info)
 	case b.phase == phaseWait && b.isStop(sig):
 		b.signalChildren(to)

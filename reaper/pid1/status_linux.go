@@ -8,11 +8,11 @@ func (b *init_) writeStatus() {
 	b.dirty, b.written = false, now()
 	state := "running"
 	switch b.phase {
-	case phaseStart:
+	case phaseStart, phaseServe:
 		state = "starting"
 	case phaseWait:
 		state = "waiting"
-	case phaseStop, phaseRest, phaseKill:
+	case phaseStop, phaseTurns, phaseService, phaseRest, phaseKill:
 		state = "stopping"
 	case phaseDone:
 		state = "ended"
@@ -20,7 +20,8 @@ func (b *init_) writeStatus() {
 	var t text
 	t.add(`{"pid":`).num(b.pid).add(`,"state":"`).add(state).add(`","command":`).quoted(str(b.o.command.at(0)))
 	t.add(`,"main":`).num(b.mainPID).add(`,"reaped":`).num(b.reaped).add(`,"orphans":`).num(b.orphans)
-	if b.phase != phaseStart && b.phase != phaseMain {
+	b.addService(&t)
+	if b.phase > phaseMain {
 		t.add(`,"code":`).num(b.code)
 		if b.cause != 0 {
 			t.add(`,"signal":"`).sig(b.cause).add(`"`)
@@ -43,5 +44,24 @@ func (b *init_) writeStatus() {
 		b.say(1).add("write ").add(str(b.o.status)).add(": ")
 		errText(&b.msg, e)
 		b.end()
+	}
+}
+
+// addService tells how the service is.
+func (b *init_) addService(t *text) {
+	s := b.srv
+	if s == nil {
+		return
+	}
+	state := "down"
+	switch s.state {
+	case serviceStarting:
+		state = "starting"
+	case serviceReady:
+		state = "ready"
+	}
+	t.add(`,"service":"`).add(state).add(`","restarts":`).num(s.restarts)
+	if s.grade.n > 0 {
+		t.add(`,"grade":`).quoted(str(s.grade.path()))
 	}
 }

@@ -21,6 +21,9 @@ func (b *init_) timeout() int64 {
 			at = w
 		}
 	}
+	if s := b.serviceAt(); s >= 0 && (at < 0 || s < at) {
+		at = s
+	}
 	if at < 0 {
 		return -1
 	}
@@ -29,10 +32,11 @@ func (b *init_) timeout() int64 {
 
 // due does what the time has come for.
 func (b *init_) due() {
-	if b.phase == phaseDone || b.deadline == 0 && !b.dirty {
+	if b.phase == phaseDone || b.deadline == 0 && !b.dirty && b.srv == nil {
 		return
 	}
 	t := now()
+	b.serviceDue(t)
 	if b.dirty && b.o.status != nil && t >= b.written+statusPause {
 		b.writeStatus()
 	}
@@ -52,6 +56,10 @@ func (b *init_) due() {
 		}
 	case phaseStop:
 		_ = kill(-b.child, sigKILL)
+	case phaseTurns:
+		b.turnsLate()
+	case phaseService:
+		_ = kill(b.srv.pid, sigKILL)
 	case phaseWait:
 		b.say(1).add("orphans are left after ").num(b.o.waitMost).add(" ms")
 		b.end()
@@ -78,7 +86,10 @@ func (b *init_) stopAsked() {
 		if b.stops > 1 {
 			_ = kill(-b.child, sigKILL)
 		}
-	case phaseRest:
+	case phaseServe:
+		b.code = codeSignalled + sigTERM
+		b.stopService()
+	case phaseRest, phaseTurns, phaseService:
 		b.deadline = now()
 	case phaseWait:
 		if b.o.killRest {
@@ -93,6 +104,8 @@ func (b *init_) stopAsked() {
 func (b *init_) afterStop() {
 	b.child, b.deadline = 0, 0
 	switch {
+	case b.serving():
+		b.endTurns()
 	case b.o.waitOrphans && !b.stopping:
 		b.phase = phaseWait
 		if b.o.waitMost > 0 {
@@ -119,6 +132,9 @@ func (b *init_) stopRest() {
 	}
 	b.phase, b.restAt = phaseRest, now()
 	b.deadline = b.restAt + int64(b.o.grace)
+	if b.restEnd != 0 {
+		b.deadline = max(b.restAt, b.restEnd)
+	}
 	b.askRest()
 }
 
@@ -148,5 +164,6 @@ func (b *init_) leave() {
 	if b.o.status != nil {
 		b.writeStatus()
 	}
+	b.leaveCgroup()
 	exit(b.code)
 }

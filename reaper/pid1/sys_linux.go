@@ -9,18 +9,20 @@ import (
 const (
 	sysSignalfd4  = (1-isArm64)*289 + isArm64*74
 	sysPpoll      = (1-isArm64)*271 + isArm64*73
+	sysFstatat    = (1-isArm64)*262 + isArm64*79
 	sysCloseRange = 436 // Linux 5.9
 	sysPidfdOpen  = 434 // Linux 5.3
 	sysPidfdSend  = 424 // Linux 5.1
 )
 
 const (
-	atFDCWD   = ^uintptr(99) // -100
-	sigMax    = 64
-	everySig  = ^uint64(0)
-	wNoHang   = 1
-	wUntraced = 2
-	wAll      = 0x40000000 // __WALL
+	atFDCWD                 = ^uintptr(99) // -100
+	atNoFollow, atRemoveDir = 0x100, 0x200
+	sigMax                  = 64
+	everySig                = ^uint64(0)
+	wNoHang                 = 1
+	wUntraced               = 2
+	wAll                    = 0x40000000 // __WALL
 
 	fDupfdCloexec      = 1030
 	prSetPdeathsig     = 1
@@ -157,6 +159,16 @@ func closeRange(first, last int) {
 	for fd := first; fd <= last && fd < int(min(l[0], 1<<16)); fd++ {
 		closeFD(fd)
 	}
+}
+
+// mapPages has memory of the kernel, zeroed; nil if there is none.
+func mapPages(size uintptr) unsafe.Pointer {
+	const private = syscall.MAP_PRIVATE | syscall.MAP_ANONYMOUS
+	p, _, e := syscall.RawSyscall6(syscall.SYS_MMAP, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, private, ^uintptr(0), 0)
+	if e != 0 {
+		return nil
+	}
+	return *(*unsafe.Pointer)(unsafe.Pointer(&p))
 }
 
 // exit ends the process.

@@ -182,6 +182,16 @@ func errText(t *text, e syscall.Errno) *text {
 		return t.add("Invalid argument")
 	case syscall.ENOSYS:
 		return t.add("Function not implemented")
+	case syscall.EROFS:
+		return t.add("Read-only file system")
+	case syscall.EBUSY:
+		return t.add("Device or resource busy")
+	case syscall.ENOSPC:
+		return t.add("No space left on device")
+	case syscall.EOPNOTSUPP:
+		return t.add("Operation not supported")
+	case syscall.EMFILE:
+		return t.add("Too many open files")
 	case syscall.EIO:
 		return t.add("Input/output error")
 	}
