@@ -35,6 +35,11 @@ type Config struct {
 	// there.
 	Recorded func(turn string) bool
 	Tend     func()
+	// Recorded tells whether there is a record of a turn on disk; nil: nobody looks.
+	// Tend is called before anybody is told of records: it sees to it that they are
+	// there.
+	Recorded func(turn string) bool
+	Tend     func()
 	// Retention is how long the output of a turn that is over is kept when
 	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
 	// of the latter: 4 GiB.

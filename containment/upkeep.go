@@ -34,6 +34,7 @@ func (m *Manager) standing(id string) api.Standing {
 
 // GC removes what is left over and ours, or only tells of it.
 func (m *Manager) GC(ctx context.Context, req api.GCRequest) (api.GCAnswer, error) {
+	m.tend()
 	a := api.GCAnswer{LeftOver: m.leftOver(ctx, !req.DryRun), Grade: m.Grade()}
 	for _, l := range a.LeftOver {
 		if !l.Removed {
@@ -49,6 +50,12 @@ func (m *Manager) GC(ctx context.Context, req api.GCRequest) (api.GCAnswer, erro
 	return a, nil
 }
 
+func (m *Manager) tend() {
+	if m.cfg.Tend != nil {
+		m.cfg.Tend()
+	}
+}
+
 func (m *Manager) leftOver(ctx context.Context, remove bool) []api.LeftOver {
 	out := []api.LeftOver{}
 	if m.cfg.Upkeep != nil {
@@ -61,6 +68,9 @@ func (m *Manager) leftOver(ctx context.Context, remove bool) []api.LeftOver {
 // RecordsOf tells what is on disk; owner nil means everybody's, with what is left
 // over.
 func (m *Manager) RecordsOf(ctx context.Context, owner *uint32) (api.RecordList, error) {
+	if owner == nil {
+		m.tend()
+	}
 	out := api.RecordList{Records: []api.TurnRecord{}, LeftOver: []api.LeftOver{}, Grade: m.Grade()}
 	m.mu.RLock()
 	all := make([]*turn, 0, len(m.turns))

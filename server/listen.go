@@ -143,6 +143,19 @@ func (s *socket) Close() error {
 	return s.Listener.Close()
 }
 
+// There tells whether the socket of a listener that Listen or Kept made is still at
+// its path. Of other listeners only that something is there is known.
+func There(l net.Listener) bool {
+	s, ok := l.(*socket)
+	if !ok {
+		_, err := os.Lstat(l.Addr().String())
+		return err == nil
+	}
+	made, merr := s.made.Stat()
+	now, nerr := os.Lstat(s.path)
+	return merr == nil && nerr == nil && os.SameFile(made, now)
+}
+
 // clearStale makes room at path, or says why there is none.
 func clearStale(path string) error {
 	fi, err := os.Lstat(path)

@@ -84,15 +84,11 @@ func New(cfg Config) *Server {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	done := make(chan error, 1)
 	go func() {
-		done <- s.http.Serve(&listener{Listener: l, limits: &s.limits, admin: s.cfg.AdminGroup,
-			grade: s.grade, inTurn: s.cfg.Engine.TurnOfCgroup, log: s.cfg.Log})
+		done <- s.Also(l)
 	}()
 	select {
 	case err := <-done:
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil
-		}
-		return fmt.Errorf("serve: %w", err)
+		return err
 	case <-ctx.Done():
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.StopTimeout)
@@ -100,6 +96,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	err := s.Shutdown(end)
 	<-done
 	return err
+}
+
+// Also answers on another listener, until Serve ends.
+func (s *Server) Also(l net.Listener) error {
+	err := s.http.Serve(&listener{Listener: l, limits: &s.limits, admin: s.cfg.AdminGroup,
+		grade: s.grade, inTurn: s.cfg.Engine.TurnOfCgroup, log: s.cfg.Log})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve: %w", err)
 }
 
 // Shutdown stops listening, answers those who wait for an ending with

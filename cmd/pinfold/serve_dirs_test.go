@@ -11,11 +11,9 @@ func TestRuntimeDirectoryOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	o := serveOptions{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state")}
 	prepare := func() error {
-		unlock, err := prepareDirs(o)
-		if err == nil {
-			unlock()
-		}
-		return err
+		l := &dirLock{runtime: o.RuntimeDir, state: o.StateDir}
+		defer l.release()
+		return l.hold()
 	}
 	if err := prepare(); err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	tend := &tender{o: o, host: host, lock: lock}
+	tend := &tender{o: o, host: host, st: st, lock: lock}
 	m := containment.New(containment.Config{Host: hold.WithTokens{Host: host}, Records: st, Users: &users.Database{}, Log: o.Log,
 		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
 		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Recorded: st.Has, Tend: func() { tend.tend() }, Retention: o.Retention, OutputRoom: o.OutputRoom})
@@ -97,7 +97,7 @@ func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, ad
 	defer unguard()
 	go o.notifier.Guard(guard, o.watchdog, func() { m.Knows("") }) // which takes the lock that all requests take
 	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
-	go tend.guard(guard, s)
+	go tend.guard(guard, s, l)
 	fmt.Fprintf(o.Say, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
 	o.notifier.Say("READY=1")
 	o.notifier.Status("new turns are held at grade " + string(m.Grade()))

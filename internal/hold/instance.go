@@ -27,7 +27,8 @@ import (
 // copy is another instance.
 type instance struct {
 	mark  string
-	notes []string // what was found, for people
+	place sys.Place // of the directory
+	notes []string  // what was found, for people
 }
 
 // The files that have it: the mark alone, which earlier versions know too, and
@@ -55,6 +56,7 @@ func openInstance(dir, boot string) (in instance, err error) {
 	if err != nil {
 		return in, fmt.Errorf("name this instance: %w", err)
 	}
+	in.place = place
 	said, serr := readMark(dir)
 	h, herr := readHome(dir)
 	note := func(format string, args ...any) { in.notes = append(in.notes, fmt.Sprintf(format, args...)) }
@@ -75,6 +77,9 @@ func openInstance(dir, boot string) (in instance, err error) {
 		if h.Boot == boot {
 			note("%s", copied(dir, h.Mark))
 		}
+	case serr == nil && ofOther(dir) != "":
+		in.mark, known = newMark(), false
+		note("%s", copied(dir, said))
 	case serr == nil:
 		in.mark = said // of an earlier version, which bound it to nothing
 	default:
@@ -159,25 +164,69 @@ func (in instance) write(dir, boot string, place sys.Place) error {
 // maxScanned bounds the record that is read for its mark.
 const maxScanned = 16 << 20
 
-// markOfRecords is the mark that all records of a directory have which were
-// written in it; empty: there is none, or more than one.
-func markOfRecords(dir string) (mark string) {
+// eachFacts reads what records say of where they are, until fn says that it is
+// enough.
+func eachFacts(dir string, fn func(own string, f containment.Facts) (more bool)) {
 	paths, _ := filepath.Glob(filepath.Join(dir, "turns", "*", "record.json"))
 	for _, path := range paths {
 		b, err := ownfile.Read(path, maxScanned)
 		var r struct {
 			Facts containment.Facts `json:"facts"`
 		}
-		if err != nil || json.NewDecoder(bytes.NewReader(b)).Decode(&r) != nil || r.Facts.Dir != filepath.Dir(path) {
+		if err != nil || json.NewDecoder(bytes.NewReader(b)).Decode(&r) != nil {
 			continue
 		}
-		m, ok := markOf(r.Facts.Nonce)
+		if !fn(filepath.Dir(path), r.Facts) {
+			return
+		}
+	}
+}
+
+// markOfRecords is the mark that all records of a directory have which were
+// written in it; empty: there is none, or more than one.
+func markOfRecords(dir string) (mark string) {
+	eachFacts(dir, func(own string, f containment.Facts) bool {
+		if f.Dir != own {
+			return true
+		}
+		m, ok := markOf(f.Nonce)
 		if !ok || mark != "" && m != mark {
-			return ""
+			mark = ""
+			return false
 		}
 		mark = m
-	}
+		return true
+	})
 	return mark
+}
+
+// ofOther is the directory of which a record here is a copy, where that is still
+// there.
+func ofOther(dir string) (original string) {
+	eachFacts(dir, func(own string, f containment.Facts) bool {
+		if isCopy(own, f.Dir) {
+			original = f.Dir
+		}
+		return original == "" && f.Dir != own // one that was written here is enough
+	})
+	return original
+}
+
+// isCopy tells whether a turn's directory is a copy of the one that its record
+// names: that is another, and has a record.
+func isCopy(own, named string) bool {
+	if named == own || named == "" {
+		return false
+	}
+	there, err := os.Stat(named)
+	if err != nil {
+		return false // it was moved
+	}
+	if here, err := os.Stat(own); err == nil && os.SameFile(here, there) {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(named, "record.json"))
+	return err == nil
 }
 
 // markOf is the mark in a nonce.
@@ -192,18 +241,7 @@ func (h *Host) another(turn string, facts containment.Facts) error {
 	if m, ok := markOf(facts.Nonce); ok && m != h.instance {
 		return fmt.Errorf("it is of another instance: it has the mark %s, this directory has %s; it is left alone, and ended by the service of that mark", m, h.instance)
 	}
-	own := h.turnDir(turn)
-	if facts.Dir == own || facts.Dir == "" {
-		return nil
-	}
-	there, err := os.Stat(facts.Dir)
-	if err != nil {
-		return nil // it was moved
-	}
-	if here, err := os.Stat(own); err == nil && os.SameFile(here, there) {
-		return nil
-	}
-	if _, err := os.Lstat(filepath.Join(facts.Dir, "record.json")); err != nil {
+	if !isCopy(h.turnDir(turn), facts.Dir) {
 		return nil
 	}
 	return fmt.Errorf("it is of another instance: its record is a copy of that in %s; it is left alone, and ended by the service of that directory", facts.Dir)

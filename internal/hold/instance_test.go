@@ -156,6 +156,16 @@ func TestCopiedInstance(t *testing.T) {
 		copyTree(t, dir+".original", dir)
 		check(t, dir, dir+".original", mark, "b1")
 	})
+	t.Run("of an earlier version", func(t *testing.T) {
+		dir, mark := marked(t)
+		const turn = "00000000000000aa"
+		record(t, dir, turn, mark, dir+"/turns/"+turn)
+		if err := os.Remove(dir + "/instance.json"); err != nil {
+			t.Fatal(err)
+		}
+		copyTree(t, dir, dir+".copy")
+		check(t, dir+".copy", dir, mark, "b1")
+	})
 	t.Run("taken over, as the note says", func(t *testing.T) {
 		dir, mark := marked(t)
 		copyTree(t, dir, dir+".copy")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"syscall"
 
 	"pinfold.dev/containment"
@@ -27,6 +28,7 @@ type Store struct {
 	turns string // runtime directory + "/turns"
 	hist  *history
 	spare *reserve
+	away  atomic.Pointer[error] // why the runtime directory is not ours at the moment; nil: it is
 }
 
 // Open opens, and where needed makes, the directories (0700). It fails when
@@ -80,6 +82,9 @@ func (s *Store) Dir(turn string) string { return filepath.Join(s.turns, turn) }
 func (s *Store) Save(r containment.Record) error {
 	if !turnID.MatchString(r.Turn.ID) {
 		return fmt.Errorf("save record: turn id %q is malformed", r.Turn.ID)
+	}
+	if err := s.isHere(); err != nil {
+		return fmt.Errorf("save record: %w", err)
 	}
 	b, err := seal(r)
 	if err != nil {
@@ -146,10 +151,36 @@ func writeAll(fd int, b []byte) error {
 	return nil
 }
 
+// Away says that the runtime directory is another's: nothing is written there until
+// it is ours again (nil).
+func (s *Store) Away(why error) {
+	if why == nil {
+		s.away.Store(nil)
+		return
+	}
+	s.away.Store(&why)
+}
+
+func (s *Store) isHere() error {
+	if why := s.away.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// Has tells whether a turn has a record.
+func (s *Store) Has(turn string) bool {
+	_, err := os.Lstat(filepath.Join(s.Dir(turn), "record.json"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // Discard removes the record of a turn that never began.
 func (s *Store) Discard(turn string) error {
 	if !turnID.MatchString(turn) {
 		return fmt.Errorf("discard record: turn id %q is malformed", turn)
+	}
+	if err := s.isHere(); err != nil {
+		return fmt.Errorf("discard record: %w", err)
 	}
 	err := os.RemoveAll(s.Dir(turn))
 	fault.Point("record.discarded")
@@ -220,6 +251,9 @@ func (s *Store) read(turn string) (containment.Record, error) {
 
 // Archive moves an ended turn from its live record to the history.
 func (s *Store) Archive(turn string) error {
+	if err := s.isHere(); err != nil {
+		return err
+	}
 	r, err := s.read(turn)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.Discard(turn)

@@ -1,0 +1,186 @@
+package hold
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
+)
+
+// Tend sees to it that the runtime directory is there, is this service's, and has
+// its mark: whoever has removed or emptied it would otherwise have made strangers
+// of all live turns for the next service. lock makes the directory where there is
+// none, and holds its lock. What was found is told; an error says that the
+// directory is not this service's any more, and nothing was written into it.
+func (h *Host) Tend(lock func() error) (found []string, err error) {
+	h.tending.Lock()
+	defer h.tending.Unlock()
+	defer func() { h.noteTended(found, err) }()
+	dir := h.cfg.RuntimeDir
+	now, err := sys.PlaceOf(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		found = append(found, fmt.Sprintf("the runtime directory %s was removed under the running service, which makes it anew", dir))
+	case err != nil:
+		return nil, fmt.Errorf("look at the runtime directory: %w", err)
+	case !now.Same(h.place):
+		if err := h.othersHome(dir); err != nil {
+			return nil, err
+		}
+		found = append(found, fmt.Sprintf("another directory is at %s; the running service goes on with that", dir))
+	}
+	if err := lock(); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(dir, "turns"), 0o700); err == nil && len(found) == 0 {
+		found = append(found, fmt.Sprintf("the directory of all records, %s/turns, was removed under the running service, which makes it anew", dir))
+	} else if err != nil && !errors.Is(err, fs.ErrExist) {
+		return found, fmt.Errorf("make the directory of all records: %w", err)
+	}
+	if now, err = sys.PlaceOf(dir); err != nil {
+		return found, fmt.Errorf("look at the runtime directory: %w", err)
+	}
+	h.place = now
+	if said, serr := readMark(dir); serr != nil || said != h.instance {
+		found = append(found, fmt.Sprintf("the mark of this instance, %s, is written into %s again: it was lost there", h.instance, dir))
+	}
+	if err := (instance{mark: h.instance}).write(dir, h.boot, now); err != nil {
+		return found, fmt.Errorf("write the mark of this instance: %w", err)
+	}
+	return found, nil
+}
+
+// othersHome says that a directory which came to the place of ours is another
+// instance's: it has its mark, or records.
+func (h *Host) othersHome(dir string) error {
+	const what = "another directory is at %s, which %s: the records of live turns are nowhere; they are held, and can be ended, as long as this service runs; have that directory away, or end the turns"
+	if m, err := readHome(dir); err == nil && m.Mark != h.instance {
+		return fmt.Errorf(what, dir, "has another instance's mark, "+m.Mark)
+	} else if err == nil {
+		return nil // a copy of ours
+	}
+	if m, err := readMark(dir); err == nil && m != h.instance {
+		return fmt.Errorf(what, dir, "has another instance's mark, "+m)
+	} else if err == nil {
+		return nil
+	}
+	if entries, _ := os.ReadDir(filepath.Join(dir, "turns")); len(entries) > 0 {
+		return fmt.Errorf(what, dir, "has records of no mark")
+	}
+	return nil
+}
+
+// noteTended keeps what is to be told of the runtime directory, for Info.
+func (h *Host) noteTended(found []string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.homeBad = err
+	for _, f := range found {
+		if !slices.Contains(h.marked, f) && len(h.marked) < 16 {
+			h.marked = append(h.marked, f)
+		}
+	}
+}
+
+// checkHome is how the runtime directory is.
+func (h *Host) checkHome() (out []api.HostCheck) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.homeBad != nil {
+		out = append(out, api.HostCheck{Name: "runtime directory", Detail: h.homeBad.Error(),
+			Remedy: "the service looks again within a minute, and with `pinfold doctor --records`"})
+	}
+	for _, n := range h.marked {
+		out = append(out, api.HostCheck{Name: "note", Detail: n})
+	}
+	return out
+}
+
+// How often a runtime directory that is not as it should be is looked at again, and
+// how long a change is left to go on.
+const (
+	tendSettle = 100 * time.Millisecond
+	tendLeast  = time.Second
+	tendMost   = time.Minute
+)
+
+const tendMask = syscall.IN_DELETE | syscall.IN_MOVED_FROM | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
+
+// Guard calls disturbed when something goes from the runtime directory that the
+// service rests on, and again while that says that not all is well. It wakes
+// nobody as long as nothing happens. socket is the name of the service's, watched tells of a turn whether it is to have
+// a record. It returns when ctx ends, or where there is no inotify(7).
+func (h *Host) Guard(ctx context.Context, socket string, watched func(turn string) bool, disturbed func() (well bool)) error {
+	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	defer f.Close()
+	defer context.AfterFunc(ctx, func() { f.Close() })()
+	h.watchHome(fd)
+	again := time.Duration(0)
+	for buf := make([]byte, 16<<10); ctx.Err() == nil; {
+		at := time.Time{}
+		if again > 0 {
+			at = time.Now().Add(again)
+		}
+		if err := f.SetReadDeadline(at); err != nil {
+			return err
+		}
+		n, err := f.Read(buf)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil:
+			return err
+		case !disturbing(buf[:n], socket, watched):
+			continue
+		default:
+			time.Sleep(tendSettle)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		well := disturbed()
+		h.watchHome(fd)
+		if again = min(max(2*again, tendLeast), tendMost); well {
+			again = 0
+		}
+	}
+	return nil
+}
+
+// watchHome watches what there is; one that is watched already stays so.
+func (h *Host) watchHome(fd int) {
+	_, _ = syscall.InotifyAddWatch(fd, h.cfg.RuntimeDir, tendMask|syscall.IN_MODIFY)
+	_, _ = syscall.InotifyAddWatch(fd, filepath.Join(h.cfg.RuntimeDir, "turns"), tendMask)
+}
+
+// disturbing tells whether what inotify says concerns what the service rests on.
+func disturbing(b []byte, socket string, watched func(turn string) bool) bool {
+	for len(b) >= syscall.SizeofInotifyEvent {
+		mask, size := binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
+		end := min(len(b), syscall.SizeofInotifyEvent+size)
+		name := strings.TrimRight(string(b[syscall.SizeofInotifyEvent:end]), "\x00")
+		b = b[end:]
+		switch {
+		case mask&(syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_Q_OVERFLOW) != 0:
+			return true
+		case name == markFile || name == homeFile || name == LockFile || name == "turns" || name == socket:
+			return true
+		case turnDirs.MatchString(name) && watched(name):
+			return true
+		}
+	}
+	return false
+}
