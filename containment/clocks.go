@@ -152,7 +152,7 @@ func (c *clocks) left(now time.Duration) {
 func (c *clocks) restarted(now time.Duration) {
 	at := c.at(now)
 	for _, k := range []*clock{&c.Lease, &c.Idle} {
-		k.Due = max(k.Due+k.slack(), at+min(k.Limit, comeBack))
+		k.Due = max(min(k.Due, at+k.Limit)+k.slack(), at+min(k.Limit, comeBack))
 	}
 	c.Client.Due = max(c.Client.Due, at+min(c.Client.Limit, comeBack))
 }
@@ -188,7 +188,9 @@ func (c *clocks) looked(s sample) {
 	if c.Frozen {
 		return
 	}
-	moved := func(was, is, more int64) bool { return was >= 0 && is >= 0 && is-was > more }
+	moved := func(was, is, more int64) bool { // what has gone back was not counted as now
+		return was >= 0 && is >= 0 && (is-was > more || is < was)
+	}
 	was := c.Last
 	if moved(was.Output, s.Output, 0) {
 		c.active(s.At, api.ActivityOutput)

@@ -18,7 +18,10 @@ func (t *turn) arm(p *process) {
 	if p.meta.Deadline == 0 || p.view.Status.State != api.ProcessRunning || p.timer != nil || t.expire == nil || t.clocks.Frozen {
 		return
 	}
-	stood := t.clocks.Stood - p.meta.Stood
+	stood := max(0, t.clocks.Stood-max(0, p.meta.Stood))
+	if mendDeadline(p.meta.Deadline, t.clock()) == 0 {
+		return // it was damaged: what cannot be ends nothing
+	}
 	if at := p.meta.DeadlineAt; at != nil {
 		late := at.Add(stood)
 		p.view.Deadline = &late

@@ -94,6 +94,9 @@ func (m *Manager) reread(r Record) *turn {
 	if r.found() != FoundUnbegun { // else nobody was ever told of it
 		t.tellBegun()
 	}
+	if r.Boot == m.cfg.Boot {
+		t.mendClocks()
+	}
 	for _, v := range r.Turn.Processes {
 		t.addProcess(&process{view: v, meta: decodeMeta(r.Meta[v.ID])})
 	}
