@@ -50,7 +50,7 @@ func (m *Manager) settleAdopt(c Caller, req api.AdoptRequest, handle bool) (mt m
 	}
 	mt = meta{Labels: req.Labels, Key: req.IdempotencyKey}
 	if mt.Key != "" {
-		req.Epoch = 0 // see requestHash
+		req.Epoch, req.Process.CgroupID = 0, 0 // see requestHash; and it is elsewhere once it was moved
 		mt.Hash = hashed(struct {
 			UID    uint32
 			Handle bool
