@@ -88,6 +88,9 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}, fb: fallback.NewHost(), tried: map[api.Grade]verdict{}}
 	h.takeKept()
+	if err := checkProc(); err != nil {
+		return nil, err
+	}
 	if err := h.checkInit(); err != nil {
 		return nil, err
 	}
