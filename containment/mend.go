@@ -67,3 +67,16 @@ func (m *Manager) Live(id string) bool {
 	defer t.saveMu.Unlock()
 	return !t.archived
 }
+
+// Claims tells whether what bears a turn's name may still be that turn's. Of one
+// that was closed as lost, or whose cgroup was found gone, nothing is: what bears
+// its name and our mark all the same is a stray.
+func (m *Manager) Claims(id string) bool {
+	t, ok := m.live(id)
+	if !ok {
+		return m.Knows(id)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hold != nil || t.over != nil || t.found.Do != DeedLose && t.found.Do != DeedClose
+}

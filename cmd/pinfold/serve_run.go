@@ -73,7 +73,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	if n := host.ForgetKept(m.Knows); n > 0 {
 		o.Log.Info("handles that systemd had kept are of no turn any more, and are dropped", "handles", n)
 	}
-	for _, err := range host.EndStrays(ctx, m.Knows) {
+	for _, err := range host.EndStrays(ctx, m.Claims) {
 		o.Log.Warn("a stray cgroup of an earlier service", "what", err)
 	}
 	err = serveSocket(ctx, o, m, admin, tend)
