@@ -434,12 +434,12 @@ func TestAdoptHostile(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 	pick := func(n ...uint64) uint64 { return n[r.IntN(len(n))] }
-	for range rounds {
+	for range rounds { // never a tick or an inode that a neighbour could have: it would be named by them
 		p := outsiderQuick(t)
 		id, f := named(t, p.pid)
 		said := api.Identity{
 			PID:        int(int64(pick(0, 1, uint64(p.pid), uint64(p.pid), uint64(p.pid+1), ^uint64(0), 1<<40))),
-			StartTicks: pick(0, 0, id.StartTicks+1, 1), Ino: pick(0, 0, id.Ino+1, 1), PIDNS: pick(0, id.PIDNS, 1),
+			StartTicks: pick(0, 0, id.StartTicks+1<<40, 1), Ino: pick(0, 0, id.Ino+1<<40, 1), PIDNS: pick(0, id.PIDNS, 1),
 		}
 		if r.IntN(2) == 0 {
 			said.Boot = "other"
