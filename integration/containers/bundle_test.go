@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -71,7 +72,11 @@ const cgroupfs = "/sys/fs/cgroup"
 
 // volume is an empty directory that everybody may write, as an engine's.
 func (b *bundle) volume(at string) {
-	b.Mounts = append(b.Mounts, specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}})
+	b.Mounts = append(b.Mounts, tmpfs(at))
+}
+
+func tmpfs(at string) specs.Mount {
+	return specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}}
 }
 
 // bind mounts a file or directory of the host.
@@ -137,8 +142,16 @@ func (b *bundle) user(uid, gid uint32) {
 // limit has the container's first process begin in a cgroup of our own, of
 // cgroup v1's.
 func (b *bundle) limit(dir string) {
-	h := specs.Hook{Path: run.exe, Args: []string{"gateway", dir + "/cgroup.procs"}, Env: []string{roleEnv + "=place"}}
-	b.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{h}} //nolint:staticcheck
+	b.hook("place", dir+"/cgroup.procs")
+}
+
+// own gives the container's cgroup to a user.
+func (b *bundle) own(uid int) { b.hook("give", cgroupfs+b.Linux.CgroupsPath, strconv.Itoa(uid)) }
+
+// hook has the runtime call this program in a role before the container starts.
+func (b *bundle) hook(role string, words ...string) {
+	h := specs.Hook{Path: run.exe, Args: append([]string{"gateway"}, words...), Env: []string{roleEnv + "=" + role}}
+	b.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{h}}
 }
 
 // write makes config.json.

@@ -20,8 +20,8 @@ import (
 // arguments and returns an exit code.
 func roles() map[string]func([]string) int {
 	return map[string]func([]string) int{
-		"place": playPlace, "life": playLife, "canary": playCanary, "escape": playEscape, "exit": playExit, "die": playDie,
-		"deaf": playDeaf, "polite": playPolite, "eat": playEat,
+		"place": playPlace, "give": playGive, "life": playLife, "canary": playCanary, "escape": playEscape, "exit": playExit, "die": playDie,
+		"deaf": playDeaf, "polite": playPolite, "eat": playEat, "tty": playTTY, "conmon": playConmon, "orphan": playOrphan,
 	}
 }
 
@@ -55,6 +55,17 @@ func playPlace(words []string) int {
 	var state struct{ Pid int }
 	check(json.NewDecoder(os.Stdin).Decode(&state))
 	check(os.WriteFile(words[0], []byte(strconv.Itoa(state.Pid)), 0))
+	return 0
+}
+
+// playGive: FILE UID. A hook of the runtime: the container's cgroup becomes a
+// user's, as an engine delegates it.
+func playGive(words []string) int {
+	uid, err := strconv.Atoi(words[1])
+	check(err)
+	for _, f := range []string{"", "/cgroup.procs", "/cgroup.threads", "/cgroup.subtree_control"} { // see cgroups(7) on delegation
+		check(os.Chown(words[0]+f, uid, -1))
+	}
 	return 0
 }
 
@@ -168,6 +179,16 @@ func escape(f *os.File, path, what string) {
 	}
 }
 
+// playOrphan leaves a daemon behind that ends soon.
+func playOrphan(words []string) int {
+	if len(words) > 0 {
+		return 0
+	}
+	cmd := exec.Command("/gateway", "orphan", "ends")
+	check(cmd.Start())
+	return 0
+}
+
 // patiently waits for what comes soon.
 func patiently(what string, cond func() bool) {
 	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
@@ -177,18 +198,9 @@ func patiently(what string, cond func() bool) {
 	}
 }
 
-// connect waits until the service answers, which an init or this one starts.
-func connect(own *service) (*client.Client, api.Host, error) {
+// connect asks the service, which the init has started before.
+func connect() (*client.Client, api.Host, error) {
 	c := &client.Client{Socket: os.Getenv("PINFOLD_SOCKET")}
-	var h api.Host
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if h, err = c.Host(context.Background()); err == nil {
-			break
-		}
-		if own.ended() {
-			break
-		}
-	}
+	h, err := c.Host(context.Background())
 	return c, h, err
 }

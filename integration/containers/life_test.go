@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"pinfold.dev/api"
@@ -28,14 +27,16 @@ type story struct {
 	Receipt    api.Receipt
 	Gone       bool // all of the turn, seen after it was abandoned
 	Canary     bool // the process outside the turn lives
-	Served     int  // exit code of the service that this gateway has started itself
+
+	wait string
 }
 
 // storyMark begins the line that has one.
 const storyMark = "story "
 
-// playLife: [DIR]. It is a gateway: it has a turn whose processes try to escape
-// abandoned, tells about it, and ends with 7 at TERM.
+// playLife: [DIR [FILE]]. It is a gateway: it has a turn whose processes try to
+// escape abandoned, as soon as there is the file, tells about it, and ends with 7
+// at TERM.
 func playLife(words []string) int {
 	asked := make(chan os.Signal, 4)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT)
@@ -47,21 +48,22 @@ func playLife(words []string) int {
 	check(canary.Start())
 	patiently("the canary", func() bool { return held(dir + "/canary") })
 	var s story
-	stop := s.tell(dir)
+	if len(words) > 1 {
+		s.wait = words[1]
+	}
+	s.tell(dir)
 	s.Canary = held(dir + "/canary")
 	text, err := json.Marshal(s)
 	check(err)
 	fmt.Println(storyMark + string(text))
 	<-asked
-	stop()
 	fmt.Println("stopped")
 	return 7
 }
 
-// tell lives through it. It returns what stops the service.
-func (s *story) tell(dir string) (stop func()) {
-	service := startService()
-	c, h, err := connect(service)
+// tell lives through it.
+func (s *story) tell(dir string) {
+	c, h, err := connect()
 	s.Host = h
 	doctor := exec.Command("pinfold", "doctor", "--json")
 	var out bytes.Buffer
@@ -71,11 +73,10 @@ func (s *story) tell(dir string) (stop func()) {
 		s.Doctor = nil
 	}
 	if err != nil {
-		s.Refused = err.Error() + "\n" + service.log()
-		return func() {}
+		s.Refused = err.Error()
+		return
 	}
 	s.turn(c, dir)
-	return service.stop
 }
 
 func (s *story) turn(c *client.Client, dir string) {
@@ -100,60 +101,13 @@ func (s *story) turn(c *client.Client, dir string) {
 	if !held(dir + "/turn") {
 		check(errors.New("the turn's processes hold nothing"))
 	}
+	if s.wait != "" {
+		fmt.Println("the turn is up")
+		patiently(s.wait, func() bool { return exists(s.wait) })
+	}
 	s.Receipt, err = c.Abandon(ctx, t.ID, api.AbandonRequest{GraceMS: &grace})
 	check(err)
 	s.Gone = !held(dir + "/turn")
 }
 
 func gatewayEnv() []string { return []string{roleEnv + "=gateway"} }
-
-// service is one that the gateway has started itself, where the init has not.
-type service struct {
-	cmd  *exec.Cmd
-	out  output
-	done chan struct{}
-}
-
-// startService starts one, unless there is one.
-func startService() *service {
-	if os.Getenv("PINFOLD_CONTAINERS_SERVE") == "" {
-		return nil
-	}
-	s := &service{done: make(chan struct{})}
-	s.cmd = exec.Command("pinfold", append([]string{"serve"}, strings.Fields(os.Getenv("PINFOLD_CONTAINERS_SERVE"))...)...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
-	check(s.cmd.Start())
-	go func() {
-		_ = s.cmd.Wait()
-		close(s.done)
-	}()
-	return s
-}
-
-func (s *service) ended() bool {
-	if s == nil {
-		return false
-	}
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *service) log() string {
-	if s == nil {
-		return ""
-	}
-	return s.out.String()
-}
-
-func (s *service) stop() {
-	if s == nil {
-		return
-	}
-	check(s.cmd.Process.Signal(syscall.SIGTERM))
-	<-s.done
-	fmt.Println("the service ended:", s.cmd.ProcessState)
-}

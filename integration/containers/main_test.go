@@ -38,7 +38,6 @@ type world struct {
 	cgroup string            // of the run
 	v1     map[string]string // our cgroup of a controller, in cgroup v1
 	image  image             // of packaging/images
-	serve  bool              // pinfold-init takes --serve
 	table  table
 }
 
@@ -84,12 +83,8 @@ func (w *world) enter() (err error) {
 			w.v1[c] = dir
 		}
 	}
-	if w.image, err = describe(); err != nil {
-		return err
-	}
-	help, _ := exec.Command(filepath.Join(w.bin, "pinfold-init"), "--help").CombinedOutput()
-	w.serve = strings.Contains(string(help), "--serve")
-	return nil
+	w.image, err = describe()
+	return err
 }
 
 // controllers are those of cgroup v1 that tests use where a host has them there.

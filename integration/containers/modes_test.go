@@ -3,6 +3,7 @@ package containers
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,11 +17,13 @@ import (
 type mode struct {
 	name     string
 	rootless bool
+	flags    []string // of the init
 	change   func(t testing.TB, b *bundle)
 	grade    api.Grade // at which turns must be held
 	dir      string    // for the gateway's files; empty: /tmp
 	doctor   []string  // what doctor must say, too
 	needs    string    // a controller of cgroup v1
+	unless   string    // a runtime that cannot do it
 }
 
 func modes() []mode {
@@ -40,15 +43,20 @@ func modes() []mode {
 			b.cgroups("rw")
 			b.user(1000680000, 0)
 		}},
+		{name: "any uid, no capability, cgroups writable by it", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			b.cgroups("rw")
+			b.user(1000680000, 0)
+			b.own(1000680000)
+		}},
 		{name: "root without capabilities, cgroups writable", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.Process.Capabilities = caps()
 		}},
-		{name: "the host's PID namespace", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+		{name: "the host's PID namespace", grade: api.GradeCgroup, flags: []string{"--kill-remaining=1s"}, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.share(specs.PIDNamespace)
 		}},
-		{name: "no /proc", grade: "", change: func(t testing.TB, b *bundle) {
+		{name: "no /proc", flags: []string{"--serve-optional"}, doctor: []string{"/proc"}, unless: "runc", change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.without("/proc")
 			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil
@@ -65,7 +73,7 @@ func modes() []mode {
 			b.cgroups("rw")
 			b.refuse(syscall.EPERM, "pidfd_open", "pidfd_send_signal")
 		}},
-		{name: "prctl refused", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+		{name: "prctl refused: no subreaper, no parent-death signal", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.refusePrctl()
 		}},
@@ -82,6 +90,10 @@ func modes() []mode {
 func TestModes(t *testing.T) {
 	runtimes(t, func(t *testing.T, rt oci) {
 		for _, m := range modes() {
+			if m.unless == rt.name {
+				run.table.add(m.name, rt, cell{cannot: true})
+				continue
+			}
 			t.Run(m.name, func(t *testing.T) {
 				t.Parallel()
 				if m.needs != "" && run.v1[m.needs] == "" {
@@ -97,7 +109,8 @@ func TestModes(t *testing.T) {
 
 func (m mode) test(t *testing.T, rt oci) {
 	b := newBundle(t, gateway("life")...)
-	b.serve()
+	b.flags(m.flags...)
+	b.imageEnv()
 	if m.rootless {
 		b.rootless()
 	}
@@ -148,22 +161,20 @@ func (m mode) check(t *testing.T, s story) {
 
 // gateway is a command of the image: its entrypoint, and this program in a role.
 func gateway(role string, words ...string) []string {
-	if run.serve {
-		return append(append([]string{}, run.image.entrypoint...), as(role, words...)...)
-	}
-	return append([]string{"/usr/bin/pinfold-init", "--"}, as(role, words...)...)
+	return slices.Concat(run.image.entrypoint, as(role, words...))
 }
 
-// serve gives the container the image's environment, and a service to the
-// gateway.
-func (b *bundle) serve() {
+// flags gives the init more of them.
+func (b *bundle) flags(more ...string) {
+	b.Process.Args = slices.Concat(b.Process.Args[:1], more, b.Process.Args[1:])
+}
+
+// imageEnv gives the container the image's environment.
+func (b *bundle) imageEnv() {
 	for _, e := range run.image.env {
 		b.env(e)
 	}
 	b.env(roleEnv + "=gateway")
-	if !run.serve {
-		b.env("PINFOLD_CONTAINERS_SERVE=--grace=1s")
-	}
 }
 
 // story waits for what the gateway tells.

@@ -3,6 +3,7 @@ package containers
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +90,7 @@ type container struct {
 	rt   oci
 	id   string
 	cmd  *exec.Cmd
+	in   io.Writer // to its terminal
 	out  output
 	done chan struct{}
 }
@@ -112,12 +114,20 @@ func (o *output) String() string {
 }
 
 // start makes a container and starts it, in the foreground of the runtime.
-func (rt oci) start(t testing.TB, b *bundle, args ...string) *container {
+func (rt oci) start(t testing.TB, b *bundle) *container {
 	t.Helper()
 	b.adapt(rt)
 	b.write(t)
 	c := &container{t: t, rt: rt, id: filepath.Base(b.dir), done: make(chan struct{})}
-	c.cmd = rt.command(slices.Concat([]string{"run", "--bundle", b.dir}, args, []string{c.id})...)
+	c.cmd = rt.command("run", "--bundle", b.dir, c.id)
+	if b.Process.Terminal {
+		c.cmd = exec.Command(run.exe, slices.Concat([]string{b.dir}, rt.command().Args)...)
+		c.cmd.Env = append(os.Environ(), roleEnv+"=conmon")
+		var err error
+		if c.in, err = c.cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.WaitDelay = 2 * time.Second
 	if err := rt.begin(c.cmd); err != nil {
@@ -198,7 +208,7 @@ func (c *container) kill(signal string) {
 
 // exec runs a program in the container, that is, one whose parent is outside.
 func (c *container) exec(args ...string) *exec.Cmd {
-	return c.rt.command(slices.Concat([]string{"exec", c.id}, args)...)
+	return c.rt.command(slices.Concat([]string{"exec", "--env", roleEnv + "=gateway", c.id}, args)...)
 }
 
 // remove ends the container and what it has left.
@@ -215,9 +225,9 @@ func (c *container) remove() {
 }
 
 // result runs a container to its end.
-func (rt oci) result(t testing.TB, b *bundle, args ...string) (code int, out string) {
+func (rt oci) result(t testing.TB, b *bundle) (code int, out string) {
 	t.Helper()
-	c := rt.start(t, b, args...)
+	c := rt.start(t, b)
 	code = c.code()
 	return code, c.out.String()
 }

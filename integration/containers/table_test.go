@@ -21,6 +21,7 @@ type cell struct {
 	code    int
 	doctor  int
 	refused string
+	cannot  bool // the runtime makes no such container
 }
 
 func (t *table) add(mode string, rt oci, c cell) {
