@@ -357,9 +357,9 @@ func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, mo
 	if !moved {
 		return x.keeping.Readopt(ctx, process, was, moved)
 	}
-	undone, err := x.undoAdoption(ctx, process)
-	if undone || err != nil {
-		return api.VerdictUnverifiable, nil, errors.Join(err, errIfUndone(undone))
+	leafless, err := x.undoAdoption(ctx, process)
+	if err != nil {
+		return api.VerdictUnverifiable, nil, err
 	}
 	h, v, why := x.reopenAdopted(process, was)
 	if h == nil {
@@ -373,6 +373,9 @@ func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, mo
 	case err != nil:
 		h.Close()
 		return api.VerdictUnverifiable, why, err
+	case !x.within(in) && leafless: // it was moved back, and nobody was told
+		h.Close()
+		return api.VerdictUnverifiable, why, containment.ErrUndone
 	case !x.within(in):
 		why = append(why, "it has left the turn's cgroup, for "+in)
 	}
@@ -380,19 +383,13 @@ func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, mo
 	return api.VerdictOwned, why, nil
 }
 
-func errIfUndone(undone bool) error {
-	if undone {
-		return containment.ErrUndone
-	}
-	return nil
-}
-
 // undoAdoption undoes one during which the service was killed: nobody was told
-// that it had come to be.
-func (x *hold) undoAdoption(ctx context.Context, process string) (bool, error) {
+// that it had come to be, and ErrUndone is the error. leafless: there is no leaf of
+// that name, so it is in, or was, no more.
+func (x *hold) undoAdoption(ctx context.Context, process string) (leafless bool, err error) {
 	leaf, err := x.openLeaf(process)
 	if err != nil {
-		return false, nil // it is gone, and whoever was in it
+		return isRemoved(err), errUnless(isRemoved(err), err)
 	}
 	defer leaf.Close()
 	mark, err := leaf.Nonce()
@@ -417,5 +414,5 @@ func (x *hold) undoAdoption(ctx context.Context, process string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("undo the adoption of %s: %w", strconv.Quote(process), err)
 	}
-	return true, nil
+	return false, containment.ErrUndone
 }
