@@ -197,7 +197,11 @@ func (s *Store) Load() ([]containment.Record, []error) {
 	var out []containment.Record
 	var errs []error
 	for _, e := range entries {
-		if !e.IsDir() || !turnID.MatchString(e.Name()) {
+		if !turnID.MatchString(e.Name()) {
+			continue
+		}
+		if !e.IsDir() { // the turn may be there all the same
+			errs = append(errs, &containment.BadRecord{Turn: e.Name(), Err: fmt.Errorf("read record: %s is no directory (%s)", s.Dir(e.Name()), e.Type())})
 			continue
 		}
 		r, err := s.read(e.Name())
