@@ -209,11 +209,22 @@ func (c *Client) socketPath() string {
 	if s := os.Getenv("PINFOLD_SOCKET"); s != "" {
 		return s
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		own := dir + "/pinfold/pinfold.sock"
-		if _, err := os.Stat(own); err == nil {
-			return own
+	return findSocket(os.Getenv("XDG_RUNTIME_DIR"), systemSocket, inContainer())
+}
+
+const systemSocket = "/run/pinfold/pinfold.sock"
+
+// findSocket is the user's own service's, else the system's, else the one that
+// `pinfold-init --serve` has put elsewhere, in that order, as far as they are there.
+func findSocket(runtimeDir, system string, elsewhere []string) string {
+	var places []string
+	if runtimeDir != "" {
+		places = append(places, runtimeDir+"/pinfold/pinfold.sock")
+	}
+	for _, path := range append(append(places, system), elsewhere...) {
+		if _, err := os.Stat(path); err == nil {
+			return path
 		}
 	}
-	return "/run/pinfold/pinfold.sock"
+	return system
 }

@@ -176,6 +176,51 @@ func TestIDsAreEscaped(t *testing.T) {
 	}
 }
 
+// The first that is there: the user's own, the system's, a container's.
+func TestSocketIsFoundWhereItIs(t *testing.T) {
+	dir := shortDir(t)
+	system, third := filepath.Join(dir, "system"), filepath.Join(dir, "third")
+	find := func() string {
+		return findSocket(filepath.Join(dir, "user"), system, []string{filepath.Join(dir, "none"), third})
+	}
+	if p := find(); p != system {
+		t.Errorf("none is there: %s", p)
+	}
+	for _, path := range []string{third, system, filepath.Join(dir, "user", "pinfold", "pinfold.sock")} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p := find(); p != path {
+			t.Errorf("%s, want %s", p, path)
+		}
+	}
+}
+
+// A directory in /tmp that others may write, or have made, names no service.
+func TestSocketOfOthersIsNotUsed(t *testing.T) {
+	dir := shortDir(t)
+	for mode, want := range map[os.FileMode]bool{0o700: true, 0o755: true, 0o775: false, 0o777: false} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if closed(dir, os.Getuid()) != want {
+			t.Errorf("mode %o: want %v", mode, want)
+		}
+	}
+	_ = os.Chmod(dir, 0o700)
+	link := dir + ".link"
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(link)
+	if closed(dir, os.Getuid()+1) || closed(link, os.Getuid()) {
+		t.Error("another's, or a link, is used")
+	}
+}
+
 func TestSocketIsFound(t *testing.T) {
 	dir := shortDir(t)
 	t.Setenv("PINFOLD_SOCKET", "")

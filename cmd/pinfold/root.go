@@ -54,7 +54,7 @@ A turn is the unit: begin one, run processes in it, then finish or abandon it.
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError(c, "%v", err) })
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
-		"the service's socket (default $PINFOLD_SOCKET, then the user's own service, then the system's)")
+		"the service's socket (default $PINFOLD_SOCKET, then the user's own service, then the system's, then a container's)")
 	root.PersistentFlags().BoolVar(&a.asJSON, "json", false, "print the API's JSON, one document, instead of text")
 	for _, c := range slices.Concat(a.commands(), topics(), a.buildCommands()) {
 		root.AddCommand(c)

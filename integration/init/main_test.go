@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -20,6 +21,9 @@ type world struct {
 	dir   string
 	early string // pinfold-init as it is shipped
 	plain string // and started by the runtime
+
+	pinfold func() (string, error) // builds it once
+	made    made
 }
 
 // run is this run's world; TestMain fills it in.
@@ -59,13 +63,24 @@ func (w *world) open() (err error) {
 	if err := os.Chmod(w.dir, 0o755); err != nil {
 		return err
 	}
+	w.pinfold = sync.OnceValues(func() (string, error) {
+		path := filepath.Join(w.dir, "pinfold")
+		return path, goBuild("-s -w", path, "pinfold.dev/cmd/pinfold")
+	})
 	w.early, w.plain = filepath.Join(w.dir, "early", "pinfold-init"), filepath.Join(w.dir, "plain", "pinfold-init")
 	for path, flags := range map[string]string{w.early: "-s -w -E pinfold.dev/reaper/pid1.early", w.plain: "-s -w"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+flags, "-o", path, "pinfold.dev/cmd/pinfold-init")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
+		if err := goBuild(flags, path, "pinfold.dev/cmd/pinfold-init"); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func goBuild(ldflags, path, pkg string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags="+ldflags, "-o", path, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
 }
@@ -81,11 +96,21 @@ func sweep(in string) {
 		if _, err := os.Stat("/proc/" + pid); err == nil {
 			continue
 		}
-		_ = os.Remove(path + "/below") // a cgroup has nothing else that could be removed
-		if os.Remove(path) != nil {
-			_ = os.RemoveAll(path)
+		removeCgroup(path)
+		_ = os.RemoveAll(path)
+	}
+}
+
+// removeCgroup removes a cgroup and those below, which have nothing else that could
+// be removed. Of what is no cgroup it removes empty directories only.
+func removeCgroup(dir string) {
+	below, _ := os.ReadDir(dir)
+	for _, d := range below {
+		if d.IsDir() {
+			removeCgroup(filepath.Join(dir, d.Name()))
 		}
 	}
+	_ = os.Remove(dir)
 }
 
 // missing is the one place that skips.
@@ -140,7 +165,10 @@ type stage struct {
 	Errno         int      // of the calls that a filter refuses
 	Calls         []string
 	NoProc        bool
-	Bare          bool // no mount namespace
+	Cgroup2       string   // rw, ro, none: a cgroup namespace, and how that is mounted
+	Tmpfs         []string // directories that are empty
+	ReadOnly      bool     // the root file system
+	Bare          bool     // no mount namespace
 	UID           int
 	Argv          []string
 }

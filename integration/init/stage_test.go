@@ -27,6 +27,7 @@ func playStage(text string) {
 	for _, file := range s.Cgroups {
 		check(os.WriteFile(file, []byte("0"), 0))
 	}
+	s.mounts()
 	limit(syscall.RLIMIT_AS, s.AS)
 	limit(6, s.Nproc) // RLIMIT_NPROC
 	if len(s.Calls) > 0 {
@@ -46,6 +47,31 @@ func playStage(text string) {
 	s.dispositions()
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 2, uintptr(unsafe.Pointer(&s.Block)), 0, 8, 0, 0)
 	check(syscall.Exec(s.Argv[0], s.Argv, env))
+}
+
+// mounts lays out the file systems.
+func (s stage) mounts() {
+	for _, dir := range s.Tmpfs {
+		mode := "mode=755"
+		if dir == "/dev/shm" {
+			mode = "mode=1777"
+		}
+		check(syscall.Mount("none", dir, "tmpfs", 0, mode))
+	}
+	const cgroups = "/sys/fs/cgroup"
+	if s.Cgroup2 != "" {
+		check(syscall.Unshare(syscall.CLONE_NEWCGROUP))
+		check(syscall.Mount("none", cgroups, "tmpfs", 0, "mode=755"))
+	}
+	if s.Cgroup2 == "rw" || s.Cgroup2 == "ro" {
+		check(syscall.Mount("none", cgroups, "cgroup2", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, ""))
+	}
+	if s.Cgroup2 == "ro" {
+		check(syscall.Mount("", cgroups, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY|syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, ""))
+	}
+	if s.ReadOnly {
+		check(syscall.Mount("", "/", "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
+	}
 }
 
 // dispositions sets every signal's: what this run has inherited itself, as under

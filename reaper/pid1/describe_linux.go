@@ -116,6 +116,14 @@ an orphan, and end as it ends (128 + N for signal N).
       --wait-orphans[=TIME]    when COMMAND has ended, wait for its orphans
       --kill-remaining[=TIME]  when COMMAND has ended, TERM what is left, and KILL it
                                after TIME (5s) or a second stop signal
+      --serve[=PINFOLD]        run the service beside COMMAND, in the same container;
+                               PINFOLD_SOCKET tells COMMAND its socket. Implies
+                               --kill-remaining. PINFOLD_GRADE and the like are its
+                               options; see pinfold serve --help
+      --serve-timeout TIME     how long it may take to be ready (30s) before COMMAND
+                               is given up
+      --serve-optional         COMMAND starts without it, too
+      --cgroup-rw              remount cgroup v2 writable where it is not, for --serve
       --kill-cgroup            at last, KILL what is in the container's cgroup
       --on-start LINE          run this with sh before COMMAND; COMMAND starts only
                                if it ends with 0

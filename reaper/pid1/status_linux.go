@@ -60,7 +60,7 @@ func (b *init_) addService(t *text) {
 	case serviceReady:
 		state = "ready"
 	}
-	t.add(`,"service":"`).add(state).add(`","restarts":`).num(s.restarts)
+	t.add(`,"service":"`).add(state).add(`","service_pid":`).num(s.pid).add(`,"restarts":`).num(s.restarts)
 	if s.grade.n > 0 {
 		t.add(`,"grade":`).quoted(str(s.grade.path()))
 	}
