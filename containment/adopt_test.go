@@ -14,7 +14,6 @@ import (
 type memAdopts struct {
 	candidates map[int]Candidate
 	unmovable  bool
-	adopted    map[string]int
 	readopt    func(process string) (api.Verdict, []string, error)
 }
 

@@ -276,22 +276,29 @@ func threadOf(t *testing.T, pid int) int {
 	return 0
 }
 
-// Of users: who adopts takes what is all its own; what is set-user-ID is not. By the
-// command line, whose own ancestors are refused unless that is said.
-func TestAdoptByUsers(t *testing.T) {
-	s := serve(t, grades(t)[0], options{})
-	newCanary(t, s)
-	pinfold := func(cred *syscall.Credential, words ...string) (string, int) {
-		cmd := exec.Command(run.bin+"/pinfold", append([]string{"--socket", s.dir + "/sock"}, words...)...)
-		cmd.Env, cmd.Dir, cmd.SysProcAttr = []string{}, "/", &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: cred}
-		out, _ := run.kids.output(cmd)
-		return strings.TrimSpace(out), cmd.ProcessState.ExitCode()
-	}
-	said, code := pinfold(someUser(), "begin")
-	id := said[strings.LastIndexByte(said, '\n')+1:] // after what is noted
+// pinfold runs the program as a user, and returns all that it says.
+func (s *service) pinfold(cred *syscall.Credential, words ...string) (string, int) {
+	cmd := exec.Command(run.bin+"/pinfold", append([]string{"--socket", s.dir + "/sock"}, words...)...)
+	cmd.Env, cmd.Dir, cmd.SysProcAttr = []string{}, "/", &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: cred}
+	out, _ := run.kids.output(cmd)
+	return strings.TrimSpace(out), cmd.ProcessState.ExitCode()
+}
+
+// beginAs begins a turn as a user.
+func (s *service) beginAs(t *testing.T, cred *syscall.Credential) string {
+	t.Helper()
+	said, code := s.pinfold(cred, "begin")
 	if code != 0 {
 		t.Fatalf("begin: %s", said)
 	}
+	return said[strings.LastIndexByte(said, '\n')+1:] // after what is noted
+}
+
+// Of users: who adopts takes what is all its own; what is set-user-ID is not.
+func TestAdoptByUsers(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	newCanary(t, s)
+	id := s.beginAs(t, someUser())
 	f := files(t, "own", "suid", "program", "roots")
 	program, err := os.ReadFile(run.exe)
 	if err == nil {
@@ -310,67 +317,26 @@ func TestAdoptByUsers(t *testing.T) {
 	for what, k := range map[string]struct {
 		cred *syscall.Credential
 		pid  int
-		more string
+		more []string
 		want string
 	}{
-		"root's":                {someUser(), roots.pid, "", "user ids"},
-		"root's, by root":       {nil, roots.pid, "", "user ids"},
-		"one that is set-uid":   {someUser(), childOf(t, suid.pid), "", "user ids"},
-		"with one that is":      {someUser(), suid.pid, "--tree", "user ids"},
-		"one that is not there": {someUser(), 1 << 21, "", "no process"},
+		"root's":                {someUser(), roots.pid, nil, "user ids"},
+		"root's, by root":       {nil, roots.pid, nil, "user ids"},
+		"one that is set-uid":   {someUser(), childOf(t, suid.pid), nil, "user ids"},
+		"with one that is":      {someUser(), suid.pid, []string{"--tree"}, "user ids"},
+		"one that is not there": {someUser(), 1 << 21, nil, "no process"},
 	} {
-		words := []string{"adopt", id, strconv.Itoa(k.pid)}
-		if k.more != "" {
-			words = append(words, k.more)
-		}
-		if out, code := pinfold(k.cred, words...); code != 4 || !strings.Contains(out, k.want) {
+		words := append([]string{"adopt", id, strconv.Itoa(k.pid)}, k.more...)
+		if out, code := s.pinfold(k.cred, words...); code != 4 || !strings.Contains(out, k.want) {
 			t.Errorf("%s: %d %s", what, code, out)
 		}
 	}
-	if out, code := pinfold(someUser(), "adopt", id, strconv.Itoa(own.pid)); code != 0 || !strings.HasPrefix(out, "p") {
+	if out, code := s.pinfold(someUser(), "adopt", id, strconv.Itoa(own.pid)); code != 0 || !strings.HasPrefix(out, "p") {
 		t.Errorf("its own: %d %s", code, out)
 	}
-	shell := func(more string) string {
-		cmd := exec.Command("sh", "-c", fmt.Sprintf("%s/pinfold --socket %s/sock adopt %s $$ %s; exec sleep 3600 </dev/null >/dev/null 2>&1", run.bin, s.dir, id, more))
-		cmd.Env, cmd.Dir, cmd.SysProcAttr = []string{"PATH=" + os.Getenv("PATH")}, "/", &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: someUser()}
-		var b strings.Builder
-		out, in, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Stdout, cmd.Stderr = in, in
-		c, err := run.kids.start(cmd)
-		in.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			select {
-			case <-c.gone:
-			default:
-				c.kill()
-			}
-		})
-		buf := make([]byte, 4096)
-		for {
-			n, err := out.Read(buf)
-			b.Write(buf[:n])
-			if err != nil {
-				break
-			}
-		}
-		out.Close()
-		return b.String()
-	}
-	if out := shell(""); !strings.Contains(out, "ancestor") {
-		t.Errorf("the caller's own shell: %s", out)
-	}
-	if out := shell("--ancestor"); !strings.HasPrefix(out, "p") {
-		t.Errorf("the caller's own shell, as was said: %s", out)
-	}
-	out, code := pinfold(someUser(), "abandon", "--json", id)
+	out, code := s.pinfold(someUser(), "abandon", "--json", id)
 	var r api.Receipt
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Processes) != 2 || !r.Complete {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Processes) != 1 || !r.Complete {
 		t.Errorf("%d %s (%v)", code, out, err)
 	}
 	stopped(t, heart(f[0]))
@@ -378,6 +344,33 @@ func TestAdoptByUsers(t *testing.T) {
 	suid.kill()
 	for _, pid := range pidsOf(t, f[2]) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// An ancestor of the command that adopts it is refused, unless that is said.
+func TestAdoptTheCallersShell(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	id := s.beginAs(t, someUser())
+	for more, want := range map[string]string{"": "is the caller, or an ancestor", "--ancestor": "p"} {
+		f := files(t, "said")
+		c := outsiderCmd(t, someUser(), []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c",
+			fmt.Sprintf("%s/pinfold --socket %s/sock adopt %s $$ %s >%s 2>&1; echo over >>%s; exec sleep 3600", run.bin, s.dir, id, more, f[0], f[0]))
+		var out string
+		eventually(t, "its answer", func() bool { b, _ := os.ReadFile(f[0]); out = string(b); return strings.HasSuffix(out, "over\n") })
+		if !strings.Contains(out, want) || more != "" && !strings.HasPrefix(out, "p") {
+			t.Errorf("%q: %s", more, out)
+		}
+		if in := strings.Contains(cgroupOf(t, c.pid), "/work/"); in != (more != "") {
+			t.Errorf("%q: it is in %s", more, cgroupOf(t, c.pid))
+		}
+		defer func() {
+			if more != "" {
+				<-c.gone // with the turn
+			}
+		}()
+	}
+	if out, code := s.pinfold(someUser(), "abandon", id); code != 0 {
+		t.Errorf("%d %s", code, out)
 	}
 }
 
