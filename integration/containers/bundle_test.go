@@ -19,7 +19,8 @@ const ordinary = 65532
 // bundle is what a runtime makes a container of.
 type bundle struct {
 	*specs.Spec
-	dir string
+	dir      string
+	detached bool // the runtime makes it, and is gone, as an engine's
 }
 
 // newBundle is a container as Docker makes one that is told nothing: some
@@ -61,7 +62,7 @@ func newBundle(t testing.TB, args ...string) *bundle {
 			Seccomp:       dockerSeccomp(),
 		},
 	}
-	b := &bundle{s, dir}
+	b := &bundle{Spec: s, dir: dir}
 	for _, at := range []string{"/tmp", "/run/pinfold", "/var/lib/pinfold"} {
 		b.volume(at)
 	}

@@ -14,37 +14,43 @@ import (
 	"syscall"
 )
 
-// playConmon: DIR RUNTIME [OPTION]... It is what an engine leaves beside a
-// container that has a terminal: it makes the container, is handed the terminal,
+// playConmon: DIR TERMINAL RUNTIME [OPTION]... It is what an engine leaves beside a
+// container: it makes the container, is handed the terminal if there is to be one,
 // and is the container's parent, who sees how it ends. The container's directory
 // and name are DIR.
 func playConmon(words []string) int {
-	dir, rt := words[0], words[1:]
+	dir, tty, rt := words[0], words[1] == "true", words[2:]
 	_, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, 36, 1, 0) // PR_SET_CHILD_SUBREAPER
 	if e != 0 {
 		check(e)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "console")})
-	check(err)
 	call := func(words ...string) {
 		cmd := exec.Command(rt[0], append(append([]string{}, rt[1:]...), words...)...)
-		cmd.Stderr = os.Stderr
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		check(cmd.Run())
 	}
 	id, pidFile := filepath.Base(dir), filepath.Join(dir, "pid")
-	call("create", "--bundle", dir, "--console-socket", l.Addr().String(), "--pid-file", pidFile, id)
-	terminal := handed(l)
+	create := []string{"create", "--bundle", dir, "--pid-file", pidFile}
+	said := make(chan error, 1)
+	if tty {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "console")})
+		check(err)
+		call(append(create, "--console-socket", l.Addr().String(), id)...)
+		terminal := handed(l)
+		go func() { _, _ = io.Copy(terminal, os.Stdin) }()
+		go func() {
+			_, err := io.Copy(os.Stdout, terminal)
+			said <- err
+		}()
+	} else {
+		call(append(create, id)...)
+		said <- nil
+	}
 	text, err := os.ReadFile(pidFile)
 	check(err)
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(text)))
 	check(err)
 	call("start", id)
-	go func() { _, _ = io.Copy(terminal, os.Stdin) }()
-	said := make(chan error)
-	go func() {
-		_, err := io.Copy(os.Stdout, terminal)
-		said <- err
-	}()
 	var ws syscall.WaitStatus
 	for got := 0; got != pid; {
 		if got, err = syscall.Wait4(pid, &ws, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {

@@ -148,7 +148,7 @@ func mountPoints(root string) error {
 			return err
 		}
 	}
-	for _, file := range []string{"gateway", "etc/hosts", "etc/resolv.conf", "etc/hostname"} {
+	for _, file := range []string{"gateway", "usr/local/bin/my-gateway", "etc/hosts", "etc/resolv.conf", "etc/hostname"} {
 		if err := os.WriteFile(filepath.Join(root, file), nil, 0o644); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func TestImage(t *testing.T) {
 	var files []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(root, path)
-		if err == nil && d.Type().IsRegular() && !strings.HasPrefix(rel, "etc/") && rel != "gateway" {
+		if err == nil && d.Type().IsRegular() && !strings.HasPrefix(rel, "etc/") && filepath.Base(rel) != "gateway" && rel != "usr/local/bin/my-gateway" {
 			files = append(files, rel)
 		}
 		return err

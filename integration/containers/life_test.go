@@ -40,6 +40,7 @@ const storyMark = "story "
 func playLife(words []string) int {
 	asked := make(chan os.Signal, 4)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT)
+	check(os.Setenv(roleEnv, "gateway"))
 	dir := "/tmp"
 	if len(words) > 0 {
 		dir = words[0]

@@ -37,7 +37,23 @@ func modes() []mode {
 			b.share(specs.CgroupNamespace)
 		}},
 		{name: "cgroups not mounted", grade: sub, change: func(t testing.TB, b *bundle) { b.cgroups("") }},
+		{name: "cgroup v1 only", grade: sub, needs: "pids", change: func(t testing.TB, b *bundle) {
+			b.cgroups("")
+			b.Mounts = append(b.Mounts, tmpfs(cgroupfs))
+			b.bind(limited("pids", b, "pids.max", "512"), cgroupfs+"/pids", "ro")
+		}},
+		{name: "cgroups read-only, CAP_SYS_ADMIN, PID namespaces allowed", grade: api.GradePIDNS, change: func(t testing.TB, b *bundle) {
+			b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
+			b.Linux.Seccomp = nil // Docker's lets it make namespaces then
+			b.env("PINFOLD_ALLOW_PIDNS=yes")
+		}},
 		{name: "rootless, cgroups read-only", rootless: true, grade: sub, doctor: []string{readonly}},
+		{name: "rootless, cgroups read-only, CAP_SYS_ADMIN, PID namespaces allowed", rootless: true, grade: api.GradePIDNS,
+			change: func(t testing.TB, b *bundle) {
+				b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
+				b.Linux.Seccomp = nil
+				b.env("PINFOLD_ALLOW_PIDNS=yes")
+			}},
 		{name: "rootless, cgroups writable", rootless: true, grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
 		{name: "any uid, no capability, cgroups writable by root", grade: sub, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
@@ -87,24 +103,30 @@ func modes() []mode {
 // In each mode a gateway that is the container's command has its service beside
 // it, held as well as the container allows; doctor says so; a turn whose processes
 // try to escape is ended, and nothing else; the container stops as it is asked.
+// docs/containers.md has what it came to.
 func TestModes(t *testing.T) {
-	runtimes(t, func(t *testing.T, rt oci) {
-		for _, m := range modes() {
-			if m.unless == rt.name {
-				run.table.add(m.name, rt, cell{cannot: true})
-				continue
-			}
-			t.Run(m.name, func(t *testing.T) {
-				t.Parallel()
-				if m.needs != "" && run.v1[m.needs] == "" {
-					missing(t, "the controller "+m.needs+" of cgroup v1")
+	t.Run("each", func(t *testing.T) { // returns when all have
+		runtimes(t, func(t *testing.T, rt oci) {
+			for _, m := range modes() {
+				if m.unless == rt.name {
+					run.table.add(m.name, rt, cell{cannot: true})
+					continue
 				}
-				rt := rt
-				rt.rootless = m.rootless
-				m.test(t, rt)
-			})
-		}
+				t.Run(m.name, func(t *testing.T) {
+					t.Parallel()
+					if m.needs != "" && run.v1[m.needs] == "" {
+						missing(t, "the controller "+m.needs+" of cgroup v1")
+					}
+					rt := rt
+					rt.rootless = m.rootless
+					m.test(t, rt)
+				})
+			}
+		})
 	})
+	if !t.Failed() && run.dir != "" {
+		run.table.check(t, modes())
+	}
 }
 
 func (m mode) test(t *testing.T, rt oci) {
@@ -125,7 +147,7 @@ func (m mode) test(t *testing.T, rt oci) {
 	if code != 7 || !strings.Contains(c.out.String(), "stopped") {
 		t.Errorf("stopped, it ends with %d", code)
 	}
-	run.table.add(m.name, rt, cell{grade: s.Host.Grade, code: code, doctor: s.DoctorExit, refused: s.Refused})
+	run.table.add(m.name, rt, cell{grade: s.Host.Grade, code: code, doctor: s.DoctorExit})
 }
 
 // check compares what was seen inside with what the container was given.

@@ -2,12 +2,14 @@ package containers
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,6 +91,7 @@ type container struct {
 	t    testing.TB
 	rt   oci
 	id   string
+	of   *bundle
 	cmd  *exec.Cmd
 	in   io.Writer // to its terminal
 	out  output
@@ -116,12 +119,12 @@ func (o *output) String() string {
 // start makes a container and starts it, in the foreground of the runtime.
 func (rt oci) start(t testing.TB, b *bundle) *container {
 	t.Helper()
-	b.adapt(rt)
+	b.Linux.Resources = nil // crun wants to raise RLIMIT_MEMLOCK for a list of devices
 	b.write(t)
-	c := &container{t: t, rt: rt, id: filepath.Base(b.dir), done: make(chan struct{})}
+	c := &container{t: t, rt: rt, id: filepath.Base(b.dir), of: b, done: make(chan struct{})}
 	c.cmd = rt.command("run", "--bundle", b.dir, c.id)
-	if b.Process.Terminal {
-		c.cmd = exec.Command(run.exe, slices.Concat([]string{b.dir}, rt.command().Args)...)
+	if b.Process.Terminal || b.detached {
+		c.cmd = exec.Command(run.exe, slices.Concat([]string{b.dir, strconv.FormatBool(b.Process.Terminal)}, rt.command().Args)...)
 		c.cmd.Env = append(os.Environ(), roleEnv+"=conmon")
 		var err error
 		if c.in, err = c.cmd.StdinPipe(); err != nil {
@@ -157,14 +160,6 @@ func (rt oci) begin(cmd *exec.Cmd) error {
 	defer fd.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(fd.Fd())
 	return cmd.Start()
-}
-
-// adapt leaves out what a runtime cannot do on every host.
-func (b *bundle) adapt(rt oci) {
-	if rt.rootless {
-		b.Process.Capabilities = caps(dockerCaps()...)
-	}
-	b.Linux.Resources = nil // crun wants to raise RLIMIT_MEMLOCK for a list of devices
 }
 
 // code waits for the end, as an orchestrator does.
@@ -206,9 +201,25 @@ func (c *container) kill(signal string) {
 	}
 }
 
-// exec runs a program in the container, that is, one whose parent is outside.
+// exec is a command in the container, of one whose parent is outside, as docker
+// exec and a kubelet's probes run it.
 func (c *container) exec(args ...string) *exec.Cmd {
-	return c.rt.command(slices.Concat([]string{"exec", "--env", roleEnv + "=gateway", c.id}, args)...)
+	c.t.Helper()
+	p := *c.of.Process
+	p.Args, p.Terminal, p.ConsoleSize = args, false, nil
+	text, err := json.Marshal(p)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f, err := os.CreateTemp(c.of.dir, "exec.")
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Chmod(0o644), f.Close())
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return c.rt.command("exec", "--process", f.Name(), c.id)
 }
 
 // remove ends the container and what it has left.
