@@ -14,7 +14,7 @@ demo='procps util-linux'
 test="systemd systemd-sysv dbus dbus-user-session libpam-systemd
 	qemu-system-x86 busybox-static mmdebstrap debian-archive-keyring
 	e2fsprogs xz-utils curl python3 nodejs git tmux openssh-client chromium-headless-shell
-	tini dumb-init catatonit bash"
+	wine64 tini dumb-init catatonit bash crun runc"
 case ${1-} in
 demo) want=$demo ;;
 '') want="$demo $test" ;;
