@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -26,6 +27,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	for _, p := range t.procs {
 		j := t.job(p.view.ID)
 		rp := p.account(r, empty, j != nil && j.EndedAt == nil && t.view.Kind != api.KindJob)
+		t.explain(p, &rp, r)
 		if rp.EndedBy == "itself" {
 			gone++
 		}
@@ -36,6 +38,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	for _, j := range t.jobs {
 		r.Jobs = append(r.Jobs, t.showJob(j))
 	}
+	countRefused(r)
 	r.Counts.Survivors = len(r.Survivors)
 	if r.Survivors == nil {
 		r.Survivors = []api.Survivor{}
@@ -56,14 +59,17 @@ func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 		p.end(Exit{At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}})
 		rp.Status = p.view.Status
 		rp.EndedBy = "unknown"
-		rp.Evidence = append(rp.Evidence, "its cgroup reads populated 0")
+		rp.Evidence = append(rp.Evidence, seenEmpty(r.Grade))
 	case v.Status.State == api.ProcessRunning:
 		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"
+		if i := slices.IndexFunc(r.Refused, func(o api.Refused) bool { return o.Process == v.ID }); i >= 0 {
+			rp.Verdict, rp.Evidence = r.Refused[i].Verdict, r.Refused[i].Evidence
+		}
 	case v.Status.State == api.ProcessLost:
 		rp.EndedBy = "unknown"
 	default:
 		rp.EndedBy = endedBy(v, r)
-		rp.Evidence = append(rp.Evidence, "its keeper reaped it")
+		rp.Evidence = append(rp.Evidence, p.endSeen())
 	}
 	return rp
 }

@@ -23,6 +23,7 @@ func (k *keeper) settle() error {
 		return errors.New("descriptor " + itoa(k.opts.Listener) + " is not a listening socket: " + err.Error())
 	}
 	syscall.CloseOnExec(k.opts.Listener)
+	_ = syscall.Listen(k.opts.Listener, syscall.SOMAXCONN) // so that the peer's SO_PEERPIDFD is ours, see unix(7)
 	if err := syscall.SetNonblock(k.opts.Listener, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}

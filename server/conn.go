@@ -147,6 +147,8 @@ type listener struct {
 	admin  *uint32
 	grade  func() api.Grade
 	inTurn func(cgroup string) (string, bool)
+	below  func(fd, pid int) (string, error)
+	blind  error
 	log    *slog.Logger
 }
 
@@ -183,14 +185,20 @@ func (l *listener) admit(nc net.Conn) (c *conn, err error) {
 		return nil, err
 	}
 	var p Peer
-	if cerr := raw.Control(func(fd uintptr) { p, err = peerOf(int(fd), l.admin) }); cerr != nil {
+	cerr := raw.Control(func(fd uintptr) {
+		if p, err = peerOf(int(fd), l.admin); err != nil {
+			return
+		}
+		if p.Known {
+			p.InTurn, _ = l.inTurn(p.Cgroup)
+		}
+		p.inside(int(fd), l.below, l.blind)
+	})
+	if cerr != nil {
 		return nil, cerr
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find out who connected: %w", err)
-	}
-	if p.Known {
-		p.InTurn, _ = l.inTurn(p.Cgroup)
 	}
 	s := l.limits.connect(partyOf(p))
 	if s == nil {

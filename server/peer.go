@@ -34,6 +34,29 @@ func peerOf(fd int, adminGroup *uint32) (Peer, error) {
 	return p, nil
 }
 
+// inside finds out by tell, which may be nil, whether a peer descends from a turn:
+// where cgroups do not say. blind is tell's error where nobody could.
+func (p *Peer) inside(fd int, tell func(fd, pid int) (string, error), blind error) {
+	if tell == nil || p.InTurn != "" {
+		return
+	}
+	pidfd, err := sys.PeerPidfd(fd)
+	if err == nil {
+		defer sys.Close(pidfd)
+	} else {
+		pidfd = -1
+	}
+	turn, err := tell(pidfd, p.PID)
+	switch {
+	case err == nil:
+		p.Known, p.InTurn = true, turn
+	case errors.Is(err, blind):
+		p.Known = true
+	case !p.Known:
+		p.Why += "; " + err.Error()
+	}
+}
+
 // place finds the peer's cgroup. A number may have been used again, so a
 // handle is opened first, and asked last whether its process is still there.
 // Before Linux 6.5 the handle itself comes from the number, and a process that

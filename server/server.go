@@ -19,6 +19,12 @@ type Config struct {
 	// AdminGroup's members see and end everybody's turns, as root does; nil:
 	// nobody else.
 	AdminGroup *uint32
+	// Below tells which turn a peer, by its pidfd (-1: there is none) and its
+	// number, descends from, for turns that no cgroup tells of; nil: there are no
+	// such turns. An error that is Blind lets the peer pass as none of them:
+	// nobody could tell.
+	Below func(pidfd, pid int) (turn string, err error)
+	Blind error
 
 	HeaderTimeout time.Duration // for a request's line and headers; 10 s
 	BodyTimeout   time.Duration // for its body; 30 s
@@ -101,7 +107,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // Also answers on another listener, until Serve ends.
 func (s *Server) Also(l net.Listener) error {
 	err := s.http.Serve(&listener{Listener: l, limits: &s.limits, admin: s.cfg.AdminGroup,
-		grade: s.grade, inTurn: s.cfg.Engine.TurnOfCgroup, log: s.cfg.Log})
+		grade: s.grade, inTurn: s.cfg.Engine.TurnOfCgroup, below: s.cfg.Below, blind: s.cfg.Blind, log: s.cfg.Log})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

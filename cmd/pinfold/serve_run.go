@@ -96,7 +96,7 @@ func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, ad
 	guard, unguard := context.WithCancel(context.WithoutCancel(ctx))
 	defer unguard()
 	go o.notifier.Guard(guard, o.watchdog, func() { m.Knows("") }) // which takes the lock that all requests take
-	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin})
+	s := server.New(server.Config{Engine: m, Log: o.Log, AdminGroup: admin, Below: tend.host.TurnOf, Blind: hold.ErrBlind})
 	go tend.guard(guard, s, l)
 	fmt.Fprintf(o.Say, "pinfold %s: ready on %s, new turns are held at grade %s\n", o.Version, o.Socket, m.Grade())
 	o.notifier.Say("READY=1")

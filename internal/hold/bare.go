@@ -22,10 +22,11 @@ import (
 // containment.Hold.
 type bare struct {
 	keeping
+	wards []seenMember // who was seen below launches when the keeper was gone; the lock is the hold's
 }
 
 func (h *Host) newBare(turn string, f containment.Facts, hooks containment.Hooks) *bare {
-	x := &bare{newKeeping(h, turn, f, hooks)}
+	x := &bare{keeping: newKeeping(h, turn, f, hooks)}
 	x.body = x
 	x.told = wire.Hold{Bare: true, Spool: f.Spool, OutputMax: f.OutputMax}
 	return x
@@ -102,6 +103,39 @@ func (x *bare) leafOOM(string) int64  { return 0 }
 func (x *bare) jobOOM(string) int64   { return 0 }
 func (x *bare) left(string)           {}
 
+// alone takes hold of who is seen below launches once the keeper is gone: whoever
+// loses a parent from now on cannot be found any more.
+func (x *bare) alone() {
+	if x.facts.Grade == api.GradePIDNS {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reachTime)
+	defer cancel()
+	v, err := x.look(ctx)
+	if err != nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, m := range v.members {
+		if p := x.procs[m.launch]; p != nil && p.started.PID == m.Identity().PID {
+			continue // it has a handle of its own
+		}
+		x.wards = append(x.wards, m)
+	}
+}
+
+// Close lets go of them, too.
+func (x *bare) Close() error {
+	x.mu.Lock()
+	for _, m := range x.wards {
+		_ = m.Close()
+	}
+	x.wards = nil
+	x.mu.Unlock()
+	return x.keeping.Close()
+}
+
 // needsCgroup refuses what cannot be done without one.
 func (x *bare) needsCgroup(what string) *api.Error {
 	return api.Errorf(api.CodeGradeUnavailable, "turn %s is held at grade %s: %s needs a cgroup", x.turn, x.facts.Grade, what).
@@ -151,7 +185,7 @@ func (x *bare) Rejoin(string, api.Identity) (api.Verdict, error) {
 	return api.VerdictUnverifiable, x.needsCgroup("taking in a process that runs")
 }
 
-// ask1 asks the keeper one thing.
+// keeperSays asks the keeper one thing.
 func (x *bare) keeperSays(ctx context.Context, m wire.Message) (wire.Message, error) {
 	x.mu.Lock()
 	k := x.link

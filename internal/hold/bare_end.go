@@ -322,13 +322,45 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 		out.Evidence[id] = append(out.Evidence[id], "held by its handle; its keeper is gone")
 	}
 	nameSurvivors(out, held)
+	x.killKnown(ctx, until, out)
+}
+
+// killKnown ends launches without a keeper or a handle by what they are known by;
+// those that cannot be verified are refused.
+func (x *bare) killKnown(ctx context.Context, until time.Time, out *containment.Killed) {
+	known, unsure := x.unheld()
+	out.Refused = append(out.Refused, unsure...)
+	x.mu.Lock()
+	for _, m := range x.wards {
+		known[fmt.Sprintf("process %d", m.Identity().PID)] = m.Process
+	}
+	x.mu.Unlock()
+	for id, p := range known {
+		if v, _ := p.Verify(); v == api.VerdictGone {
+			continue
+		}
+		if out.Seen == 0 {
+			did(out, byHandles)
+		}
+		out.Seen++
+		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: time.Until(until), Root: true})
+		left := out.Survivors
+		x.tell(res, nil, out)
+		out.Survivors = append(left, out.Survivors...)
+		if v, why := p.Verify(); v == api.VerdictOwned {
+			out.Survivors = append(out.Survivors, survivor(p.Identity().PID, ""))
+			out.Evidence[id] = append(out.Evidence[id], why...)
+		}
+	}
 }
 
 // tell enters what a walk did.
 func (x *bare) tell(res fallback.Result, launches map[int]string, out *containment.Killed) {
 	out.Rounds += res.Rounds
-	for _, n := range res.Evidence {
-		out.Notes = append(out.Notes, "walk: "+n)
+	if res.Outcome != fallback.Dead {
+		for _, n := range res.Evidence {
+			out.Notes = append(out.Notes, "walk: "+n)
+		}
 	}
 	owned := 0
 	for _, f := range res.Processes {

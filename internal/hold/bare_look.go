@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"pinfold.dev/api"
 	"pinfold.dev/fallback"
@@ -72,7 +73,24 @@ func (x *bare) look(ctx context.Context) (*view, error) {
 			v.notes = append(v.notes, fmt.Sprintf("below %s: %v", id, err))
 		}
 	}
+	x.addWards(v)
 	return v, nil
+}
+
+// addWards adds those that were seen below launches before, and live.
+func (x *bare) addWards(v *view) {
+	seen := map[int]bool{}
+	for _, m := range v.members {
+		seen[m.Identity().PID] = true
+	}
+	x.mu.Lock()
+	wards := slices.Clone(x.wards)
+	x.mu.Unlock()
+	for _, m := range wards {
+		if verdict, _ := m.Verify(); verdict == api.VerdictOwned && !seen[m.Identity().PID] {
+			v.members = append(v.members, m)
+		}
+	}
 }
 
 // root holds the keeper.

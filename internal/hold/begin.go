@@ -54,7 +54,7 @@ func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containme
 // beginWithoutScope begins at what is left where the service manager fails and
 // there is no cgroup to write; nothing less is to be had than was allowed.
 func (h *Host) beginWithoutScope(ctx context.Context, spec containment.Spec, hooks containment.Hooks, why error) (containment.Hold, error) {
-	g, err := h.bareGrade(ctx, spec.MinGrade, spec.AllowPIDNS)
+	g, err := h.bestBare(ctx, spec.MinGrade, spec.AllowPIDNS)
 	if err != nil {
 		return nil, scopeError(why)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 
 // bareGrades are those without a cgroup, best first.
 var bareGrades = [...]api.Grade{api.GradePIDNS, api.GradeSubreaper, api.GradeToken}
+
+func bareGrade(g api.Grade) bool { return slices.Contains(bareGrades[:], g) }
 
 // verdict is what came of trying a grade.
 type verdict struct {
@@ -33,8 +36,8 @@ func (h *Host) mayUse(g api.Grade, allowPIDNS bool) error {
 	return nil
 }
 
-// bareGrade is the best grade without a cgroup; the error says of each why not.
-func (h *Host) bareGrade(ctx context.Context, least api.Grade, allowPIDNS bool) (api.Grade, error) {
+// bestBare is the best grade without a cgroup; the error says of each why not.
+func (h *Host) bestBare(ctx context.Context, least api.Grade, allowPIDNS bool) (api.Grade, error) {
 	var errs []error
 	for _, g := range bareGrades {
 		err := h.mayUse(g, allowPIDNS)
@@ -81,7 +84,7 @@ func (h *Host) beginAt(ctx context.Context, spec containment.Spec, hooks contain
 
 // beginLess begins a turn without a cgroup.
 func (h *Host) beginLess(ctx context.Context, spec containment.Spec, hooks containment.Hooks, degraded []string) (containment.Hold, error) {
-	g, err := h.bareGrade(ctx, spec.MinGrade, spec.AllowPIDNS)
+	g, err := h.bestBare(ctx, spec.MinGrade, spec.AllowPIDNS)
 	if err != nil {
 		return nil, api.Errorf(api.CodeGradeUnavailable, "this host holds no turn so well: %s", oneLine(err)).
 			WithRemedy("%s", bareRemedy)

@@ -13,6 +13,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/fallback"
 	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
@@ -55,8 +56,13 @@ type body interface {
 	// kernel has ended for want of memory; 0 where nobody counts.
 	leafOOM(process string) int64
 	jobOOM(process string) int64
+	// vouched is nil for a process, named by a file only, that the kernel, too, says
+	// is the turn's.
+	vouched(h *pidfd.Handle) error
 	// left is told that a process which had joined has ended.
 	left(process string)
+	// alone is told that the keeper is gone, and what it had written was read.
+	alone()
 }
 
 // hold is one turn held in a cgroup, at grade scope or cgroup. It implements
@@ -73,7 +79,9 @@ type hold struct {
 // proc is one launch, below the hold's lock.
 type proc struct {
 	started wire.Started
-	handle  *pidfd.Handle // nil once the end is known
+	handle  *pidfd.Handle     // nil once the end is known
+	known   *fallback.Process // what it is held by at a bare grade, where no handle can be opened
+	unsure  *api.Refused      // why it is not held, where that does not mean that it is gone
 	exit    *wire.Exit
 	lost    string        // why the end will never be known
 	joined  bool          // it is somebody else's child, and no keeper tells of it
@@ -372,12 +380,17 @@ func (x *hold) Close() error {
 
 // Close drops the connection and the handles.
 func (x *keeping) Close() error {
+	x.host.unmind(x.turn)
 	x.mu.Lock()
 	l := x.link
 	x.link = nil
 	for _, p := range x.procs {
 		if p.handle != nil {
 			p.handle.Close()
+		}
+		if p.known != nil {
+			p.known.Close()
+			p.known = nil
 		}
 	}
 	x.mu.Unlock()

@@ -72,10 +72,11 @@ type Host struct {
 	mu        sync.Mutex
 	scopes    string // the directory that scopes are made in, once one was
 	kept      map[string]int
-	mechanism string    // how the self-test's turn was ended
-	marked    []string  // what is to be told of the instance and its runtime directory
-	homeBad   error     // why that is not this service's; nil: it is
-	scopeBad  time.Time // until when scope is not tried
+	keepers   map[string]api.Identity // of the turns that are held
+	mechanism string                  // how the self-test's turn was ended
+	marked    []string                // what is to be told of the instance and its runtime directory
+	homeBad   error                   // why that is not this service's; nil: it is
+	scopeBad  time.Time               // until when scope is not tried
 	badWhy    error
 }
 
@@ -88,9 +89,6 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}, fb: fallback.NewHost(), tried: map[api.Grade]verdict{}}
 	h.takeKept()
-	if err := checkProc(); err != nil {
-		return nil, err
-	}
 	if err := h.checkInit(); err != nil {
 		return nil, err
 	}
@@ -112,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	h.noteHandles()
 	h.selfTest(ctx)
 	if h.mgr == nil && h.parent == nil {
-		if h.bare, err = h.bareGrade(ctx, "", false); err != nil {
+		if h.bare, err = h.bestBare(ctx, "", false); err != nil {
 			err = h.refuse(h.scopeErr, h.groupErr, err)
 			return nil, errors.Join(err, h.Close())
 		}

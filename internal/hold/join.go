@@ -254,11 +254,6 @@ func (x *hold) Rejoin(process string, was api.Identity) (api.Verdict, error) {
 	return api.VerdictOwned, nil
 }
 
-// within tells whether a cgroup, as on a 0:: line, is in the turn.
-func (x *hold) within(line string) bool {
-	return x.facts.CgroupLine != "" && (line == x.facts.CgroupLine || strings.HasPrefix(line, x.facts.CgroupLine+"/"))
-}
-
 // watchJoined waits for the end of a process that had joined; its parent reaps
 // it, and we are told by the handle.
 func (x *keeping) watchJoined(process string, h *pidfd.Handle) {
@@ -287,6 +282,9 @@ func (x *hold) left(process string) {
 		leaf.Close()
 	}
 }
+
+// alone has nothing to do: the cgroup holds everybody.
+func (x *hold) alone() {}
 
 // loseProcess tells of an end that nobody knows more of.
 func (x *keeping) loseProcess(id, why string) {

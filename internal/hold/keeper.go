@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"pinfold.dev/api"
@@ -41,6 +42,7 @@ func (x *keeping) startKeeper(home *cgroup.Dir) error {
 	if x.facts.Keeper, err = x.keeper.Identity(); err != nil {
 		return fmt.Errorf("identify the keeper: %w", err)
 	}
+	x.host.mind(x.turn, x.facts)
 	x.facts.Keeper.CgroupID = 0 // part of who it is once it is where it belongs, see place
 	return nil
 }
@@ -56,8 +58,12 @@ func (x *keeping) greet(ctx context.Context) <-chan error {
 }
 
 // socketPath names the socket in dir through a descriptor, so that the 108
-// bytes of a socket address (unix(7)) bound no directory's name.
+// bytes of a socket address (unix(7)) bound no directory's name, where there is a
+// /proc of ours.
 func socketPath(dir *os.File) string {
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return filepath.Join(dir.Name(), "keeper.sock")
+	}
 	return fmt.Sprintf("/proc/self/fd/%d/keeper.sock", dir.Fd())
 }
 

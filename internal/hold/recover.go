@@ -25,7 +25,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		v, err := leaveToOther(facts, why)
 		return nil, v, err
 	}
-	facts.Dir = h.turnDir(turn) // it may have been moved
+	h.settle(turn, &facts)
 	if facts.Bare {
 		return h.recoverBare(ctx, turn, facts, hooks)
 	}
@@ -33,8 +33,10 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 	keeper, kv, why := h.openKeeper(ctx, turn, facts.Keeper)
 	if containment.RuleFor(containment.FoundKeeper, kv).Do == containment.DeedAdopt {
 		x.keeper = keeper
+		h.mind(turn, facts)
 	}
 	if !facts.Begun() { // it had not begun: nothing was ever launched in it
+		kv, _ = x.doubt(kv, why)
 		if containment.RuleFor(containment.FoundUnbegun, kv).Do != containment.DeedDiscard {
 			return nil, kv, errors.Join(errors.New("the turn had not begun, and its keeper cannot be verified"), x.Close())
 		}
@@ -56,7 +58,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		return nil, api.VerdictUnverifiable, err
 	}
 	x.told = x.whatToHold()
-	if x.keeper == nil {
+	if kv, why = x.doubt(kv, why); x.keeper == nil {
 		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
 		return x, api.VerdictOwned, nil
 	}
@@ -70,15 +72,27 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 // killed, and a record could name any process, with everything that identifies it.
 func (h *Host) openKeeper(ctx context.Context, turn string, rec api.Identity) (leader, api.Verdict, []string) {
 	p, v, why := h.openLeader(rec)
-	if p == nil {
+	if p == nil && v != api.VerdictUnverifiable {
 		return nil, v, why
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", rec.PID))
-	if err != nil && answersAs(ctx, filepath.Join(h.cfg.RuntimeDir, "turns", turn), rec) == nil {
-		return p, v, append(why, "it answers at the socket in the turn's directory")
-	}
-	if err == nil && bytes.Contains(line, []byte("\x00--turn\x00"+turn+"\x00")) {
+	if p != nil && err == nil && bytes.Contains(line, []byte("\x00--turn\x00"+turn+"\x00")) {
 		return p, v, why
+	}
+	if p == nil || err != nil {
+		soon, cancel := context.WithTimeout(ctx, reachTime)
+		q, aerr := answering(soon, filepath.Join(h.cfg.RuntimeDir, "turns", turn), rec)
+		cancel()
+		if aerr == nil {
+			if p != nil {
+				_ = p.Close()
+			}
+			return q, api.VerdictOwned, append(why, "it answers at the socket in the turn's directory")
+		}
+		why = append(why, "at its socket: "+aerr.Error())
+	}
+	if p == nil {
+		return nil, v, why
 	}
 	_ = p.Close()
 	return nil, api.VerdictForeign, append(why, "it was not started as this turn's keeper")
@@ -198,6 +212,11 @@ func (x *keeping) reachLater(ctx context.Context) {
 // remember enters the launches that a keeper tells of in its hello. The
 // descriptors are those of the live ones, in order.
 func (x *keeping) remember(known []wire.Process, fds []int) {
+	x.rememberIf(known, fds, func(*pidfd.Handle) error { return nil })
+}
+
+// rememberIf is remember, of launches for which somebody else has to vouch, too.
+func (x *keeping) rememberIf(known []wire.Process, fds []int, vouched func(*pidfd.Handle) error) {
 	for _, k := range known {
 		var fd []int
 		if k.HasFD && len(fds) > 0 {
@@ -206,24 +225,30 @@ func (x *keeping) remember(known []wire.Process, fds []int) {
 		x.enter(k.Started, fd)
 		if k.Exit != nil {
 			x.exited(*k.Exit)
-		} else if len(fd) == 0 && k.Started.PID > 0 {
-			x.reopen(k.Started)
+		} else if len(fd) == 0 && k.Started.PID > 0 && x.facts.Grade != api.GradePIDNS { // whose numbers are not ours, and who ends with its keeper
+			x.reopen(k.Started, vouched)
 		}
 	}
 	closeFDs(fds)
 }
 
 // reopen gets a handle for a launch whose own did not come along.
-func (x *keeping) reopen(s wire.Started) {
+func (x *keeping) reopen(s wire.Started, vouched func(*pidfd.Handle) error) {
 	rec := x.started(s).Identity
 	if id := x.body.livesIn(s.Process); id != 0 { // it was recorded where it was born
 		rec.CgroupID = id
 	}
-	h, v, _ := pidfd.OpenVerified(rec)
+	h, v, why := pidfd.OpenVerified(rec)
 	if v != api.VerdictOwned {
 		h = x.claimKept(s.Process, rec)
+	} else if err := vouched(h); err != nil {
+		x.disown(s.Process, h, err)
+		return
 	}
 	if h == nil {
+		if x.facts.Bare && v == api.VerdictUnverifiable {
+			x.hedge(s.Process, rec, why)
+		}
 		return
 	}
 	x.mu.Lock()
@@ -283,6 +308,7 @@ func (x *keeping) loseKeeper(why string) {
 	x.lost = why
 	x.mu.Unlock()
 	x.readJournal()
+	x.body.alone()
 	if x.hooks.Started != nil {
 		for _, p := range x.Processes() { // a launch that was never answered runs all the same
 			x.hooks.Started(p)
@@ -293,7 +319,7 @@ func (x *keeping) loseKeeper(why string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, p := range x.procs {
-		if h := p.handle; p.exit == nil && !p.joined {
+		if h := p.handle; p.exit == nil && !p.joined && p.unsure == nil {
 			told := make(chan struct{})
 			p.told = told
 			go func() {
@@ -318,7 +344,7 @@ func (x *keeping) readJournal() {
 		x.host.log.Warn("the journal of a lost keeper is not whole", "turn", x.turn, "torn_lines", torn, "error", err)
 	}
 	for _, r := range wire.Launches(entries) {
-		x.remember([]wire.Process{r.Process}, nil)
+		x.rememberIf([]wire.Process{r.Process}, nil, x.body.vouched)
 	}
 }
 
@@ -341,6 +367,11 @@ func openOwn(path string) (*os.File, error) {
 
 // watchLost waits for a process whose keeper is gone.
 func (x *keeping) watchLost(id string, h *pidfd.Handle) {
+	if k := x.knownOf(id); h == nil && k != nil {
+		if k.Wait(context.Background()) != nil {
+			return
+		}
+	}
 	if h != nil {
 		if h.Wait(context.Background()) != nil {
 			return // closed: the hold was let go

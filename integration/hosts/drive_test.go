@@ -1,0 +1,264 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"pinfold.dev/api"
+	"pinfold.dev/client"
+)
+
+// long bounds every wait.
+const long = 60 * time.Second
+
+// outcome is what was seen on a stage.
+type outcome struct {
+	Refused string // what the service said that did not start
+	Grade   api.Grade
+	Claims  []string // what a turn says that it lacks
+	Checks  []api.HostCheck
+	Log     string
+	Trials  []trial
+}
+
+// trial is one turn with processes that try to get away, and its ending.
+type trial struct {
+	Name        string
+	State       api.State
+	Complete    bool
+	Mechanism   string
+	Unconfirmed string
+	Shown       bool // it cannot be verified, so it is kept, shown, and nothing is signalled
+	Survivors   int
+	Alive       []string // beats that went on after the receipt
+	Statuses    []string
+	Problems    []string // what must not be
+	Notes       []string
+}
+
+// drive is the service on a stage.
+type drive struct {
+	stage
+	client.Client
+	cmd    *exec.Cmd
+	canary *exec.Cmd
+	n      int
+	grade  api.Grade
+}
+
+func (d *drive) all() (out outcome) {
+	for _, sub := range []string{"run", "state", "beats"} {
+		check(os.Mkdir(d.path(sub), 0o755))
+	}
+	d.Socket = d.path("sock")
+	d.canary = d.helper("beat", d.path("beats/canary"))
+	check(d.canary.Start())
+	if err := d.start(); err != nil {
+		return outcome{Refused: err.Error() + "\n" + d.log()}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	h := must(d.Host(ctx))
+	out.Grade, out.Checks = h.Grade, h.Checks
+	d.grade = h.Grade
+	for _, t := range []struct {
+		name string
+		do   func(api.Turn)
+	}{
+		{"abandoned", func(api.Turn) {}},
+		{"service killed", func(api.Turn) { d.kill(); check(d.start()) }},
+		{"keeper killed", func(v api.Turn) { d.killKeeper(v, true) }},
+		{"both killed", func(v api.Turn) { d.kill(); d.killKeeper(v, false); check(d.start()) }},
+	} {
+		one, v := d.try(ctx, t.name, t.do)
+		out.Trials = append(out.Trials, one)
+		out.Claims = v.Degraded
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	_ = d.cmd.Wait()
+	out.Log = d.log()
+	return out
+}
+
+// start starts the service and waits until it answers.
+func (d *drive) start() error {
+	log, err := os.OpenFile(d.path("log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	d.cmd = exec.Command(d.Bin+"/pinfold", append([]string{"serve", "--socket", d.Socket, "--runtime-dir", d.path("run"), "--state-dir", d.path("state"),
+		"--init", d.Bin + "/pinfold-init", "--bound", "4s", "--log-level", "debug"}, d.Serve...)...)
+	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	d.cmd.Dir, d.cmd.Stdout, d.cmd.Stderr = "/", log, log
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- d.cmd.Wait() }()
+	for end := time.Now().Add(long); ; time.Sleep(5 * time.Millisecond) {
+		_, err := d.Turns(context.Background(), false, "")
+		if err == nil {
+			return nil
+		}
+		select {
+		case werr := <-gone:
+			return fmt.Errorf("it ended: %v", werr)
+		default:
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (d *drive) log() string {
+	b, _ := os.ReadFile(d.path("log"))
+	if len(b) > 20000 {
+		b = b[len(b)-20000:]
+	}
+	return string(b)
+}
+
+// kill ends the service as a crash does, and waits until its socket is nobody's.
+func (d *drive) kill() {
+	_ = d.cmd.Process.Kill()
+	d.Close()
+	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if _, err := d.Turns(context.Background(), false, ""); err != nil {
+			return
+		}
+	}
+}
+
+// killKeeper kills a turn's keeper; told waits until the service knows.
+func (d *drive) killKeeper(v api.Turn, told bool) {
+	check(syscall.Kill(v.KeeperPID, syscall.SIGKILL))
+	for end := time.Now().Add(long); told && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		now, err := d.Turn(context.Background(), v.ID)
+		if err != nil || slices.ContainsFunc(now.Degraded, func(s string) bool { return strings.Contains(s, "keeper is gone") }) {
+			return
+		}
+		w, err := d.Why(context.Background(), v.ID)
+		if err == nil && slices.ContainsFunc(w.Because, func(s string) bool { return strings.Contains(s, "keeper is gone") }) {
+			return
+		}
+	}
+}
+
+// escapees are what a turn runs: each beats, and those that lose their parents do
+// before the turn is ended.
+var escapees = [][]string{{"beat"}, {"setsid"}, {"daemon"}, {"regroup"}, {"termproof"}}
+
+// try is a whole turn; do is what happens to it before it is abandoned.
+func (d *drive) try(ctx context.Context, name string, do func(api.Turn)) (out trial, v api.Turn) {
+	out.Name = name
+	wrong := func(format string, args ...any) { out.Problems = append(out.Problems, fmt.Sprintf(format, args...)) }
+	d.n++
+	dir := d.path(fmt.Sprintf("beats/%d", d.n))
+	check(os.Mkdir(dir, 0o755))
+	v, err := d.Begin(ctx, api.BeginRequest{Label: name})
+	if err != nil {
+		wrong("begin: %v", err)
+		return out, v
+	}
+	for _, e := range escapees {
+		cmd := d.helper(e[0], filepath.Join(dir, e[0]), filepath.Join(dir, e[0]+".child"))
+		if _, err := d.Launch(ctx, v.ID, api.LaunchRequest{Argv: cmd.Args, Env: cmd.Env, Cwd: "/"}); err != nil {
+			wrong("launch %s: %v", e[0], err)
+			return out, v
+		}
+	}
+	beats := []string{"beat", "setsid", "setsid.child", "daemon.child", "regroup", "regroup.child", "termproof"}
+	for _, b := range beats {
+		if !await(func() bool { return size(filepath.Join(dir, b)) > 0 }) {
+			wrong("%s does not beat", b)
+		}
+	}
+	do(v)
+	grace := int64(50)
+	r, err := d.Abandon(ctx, v.ID, api.AbandonRequest{GraceMS: &grace})
+	if err != nil {
+		now, terr := d.Turn(ctx, v.ID)
+		unverifiable := func(s string) bool { return strings.HasPrefix(s, "unverifiable") }
+		if out.Shown = terr == nil && slices.ContainsFunc(now.Degraded, unverifiable); !out.Shown {
+			wrong("abandon: %v", err)
+		}
+	}
+	d.judge(&out, r, dir, beats)
+	return out, v
+}
+
+// judge compares a receipt with what beats on.
+func (d *drive) judge(out *trial, r api.Receipt, dir string, beats []string) {
+	wrong := func(format string, args ...any) { out.Problems = append(out.Problems, fmt.Sprintf(format, args...)) }
+	out.State, out.Complete, out.Mechanism, out.Unconfirmed = r.State, r.Complete, r.Mechanism, r.Unconfirmed
+	out.Survivors, out.Notes = len(r.Survivors), r.Notes
+	before := map[string]int64{}
+	for _, b := range beats {
+		before[b] = size(filepath.Join(dir, b))
+	}
+	canary := size(d.path("beats/canary"))
+	if !await(func() bool { return size(d.path("beats/canary")) > canary+10 }) {
+		wrong("the canary is dead")
+	}
+	for _, b := range beats {
+		if size(filepath.Join(dir, b)) != before[b] {
+			out.Alive = append(out.Alive, b)
+		}
+	}
+	if out.Shown {
+		if len(out.Alive) != len(beats)-d.lostWithKeeper() {
+			wrong("nothing may be signalled, and of %d only %v beat on", len(beats), out.Alive)
+		}
+		return
+	}
+	if r.Complete && len(out.Alive) > 0 {
+		wrong("the receipt is complete, and %v beat on", out.Alive)
+	}
+	if !r.Complete && r.Unconfirmed == "" && len(r.Survivors) == 0 && (r.State != api.StateLost || len(r.Notes) == 0) {
+		wrong("the receipt is not complete, and does not say why")
+	}
+	for _, p := range r.Processes {
+		out.Statuses = append(out.Statuses, fmt.Sprintf("%s %s %s", p.ID, p.Status.State, p.Verdict))
+		name := escapees[int(p.ID[1]-'1')][0]
+		if p.Verdict == api.VerdictGone && slices.Contains(out.Alive, name) {
+			wrong("%s is said to be gone, and beats on", name)
+		}
+	}
+	if len(r.Processes) != len(escapees) {
+		wrong("the receipt has %d of %d processes", len(r.Processes), len(escapees))
+	}
+}
+
+// lostWithKeeper is how many beats end with the keeper, whoever ends that.
+func (d *drive) lostWithKeeper() int {
+	if d.grade == api.GradePIDNS {
+		return 7
+	}
+	return 0
+}
+
+func size(path string) int64 {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return fi.Size()
+}
+
+func await(cond func() bool) bool {
+	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if cond() {
+			return true
+		}
+	}
+	return false
+}
