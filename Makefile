@@ -11,7 +11,7 @@ LDFLAGS ?= -s -w $(if $(VERSION),-X main.version=$(VERSION))
 EARLY = -E pinfold.dev/reaper/pid1.early
 
 # The packages that say what a process is: they build everywhere.
-identity = ./api ./pidfd ./fallback ./internal/sys
+identity = ./api ./pidfd ./fallback/... ./internal/sys
 
 .PHONY: help build man test test-quick lint bench demo install clean
 
@@ -36,8 +36,11 @@ lint: ## gofmt, vet, staticcheck, and build the identity packages elsewhere
 		[ -z "$$files" ] || { echo "gofmt these:" $$files; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for os in darwin freebsd windows; do \
-		echo "GOOS=$$os go vet $(identity)"; GOOS=$$os CGO_ENABLED=0 $(GO) vet $(identity) || exit 1; done
+	@for p in darwin/arm64 freebsd/amd64 windows/amd64; do \
+		echo "$$p: go vet $(identity)"; GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $(identity) || exit 1; done
+	@for p in darwin/amd64 darwin/arm64 freebsd/amd64; do \
+		echo "$$p: go test -c ./fallback/token"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fallback/token || exit 1; done
 
 bench: build ## measure against the budget; BENCHFLAGS=-list tells more
 	$(GO) run ./integration/bench -bin bin $(BENCHFLAGS)

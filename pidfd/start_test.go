@@ -1,6 +1,11 @@
 package pidfd
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"pinfold.dev/api"
@@ -115,5 +120,27 @@ func TestTablesDoNotMix(t *testing.T) {
 				t.Errorf("a record of Linux on %s: %s, %q", name, v, why)
 			}
 		}
+	}
+}
+
+// TestStartTableIsInTheDocs: docs/platforms.md has the table as it is.
+func TestStartTableIsInTheDocs(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // there it is run without the tree, see integration/wine
+	}
+	b, err := os.ReadFile(filepath.Join("..", "docs", "platforms.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "| when | verdict |\n| --- | --- |\n"
+	for _, row := range StartTable() {
+		v := string(row.Verdict)
+		if v == "" {
+			v = "→ next"
+		}
+		table += fmt.Sprintf("| %s | %s |\n", row.When, v)
+	}
+	if !strings.Contains(string(b), "\n"+table+"\n") {
+		t.Errorf("docs/platforms.md does not say\n%s", table)
 	}
 }
