@@ -40,6 +40,7 @@ func ReadEntry(pid int) (ProcEntry, error) {
 func readBSDInfo(pid int) (ProcEntry, error) {
 	const callPidinfo, pidTBSDInfo = 2, 3 // sys/proc_info.h
 	var b [136]byte
+	//lint:ignore SA1019 x/sys has no wrapper of it, and libproc is not to be had without cgo
 	n, _, errno := unix.Syscall6(unix.SYS_PROC_INFO, callPidinfo, uintptr(pid), pidTBSDInfo, 1,
 		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 	if errno != 0 {
