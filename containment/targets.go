@@ -126,7 +126,7 @@ func (m *Manager) Plan(ctx context.Context, id string, req api.AbandonRequest) (
 		rule.Jobs = api.FateEnd
 	}
 	p := api.Plan{Turn: id, State: t.view.State, Reason: req.Reason, Rule: rule, GraceMS: m.graceOf(t, req.GraceMS).Milliseconds(),
-		Mechanism: "cgroup.kill", Targets: []api.Target{}, Servers: []api.Server{}, Grade: t.view.Grade}
+		Mechanism: mechanismOf(t.view.Grade), Targets: []api.Target{}, Servers: []api.Server{}, Grade: t.view.Grade}
 	h := t.hold
 	t.mu.Unlock()
 	keep := rule.Processes == api.FateKeep
@@ -325,4 +325,17 @@ func (m *Manager) selectTurns(ctx context.Context, owner *uint32, req api.Abando
 		}
 	}
 	return ids, nil
+}
+
+// mechanismOf is how a turn at a grade would be ended.
+func mechanismOf(g api.Grade) string {
+	switch g {
+	case api.GradePIDNS:
+		return "kill -1"
+	case api.GradeSubreaper:
+		return "walk"
+	case api.GradeToken:
+		return "keeper"
+	}
+	return "cgroup.kill"
 }

@@ -51,6 +51,7 @@ type turnFlags struct {
 	labels                              []string
 	grace                               string
 	outputMax, onOutputMax              string
+	allowPIDNS                          bool
 	limits                              limitFlags
 }
 
@@ -60,6 +61,7 @@ func (f *turnFlags) register(c *cobra.Command) {
 	fs.StringArrayVar(&f.labels, "meta", nil, "your own KEY=VALUE, kept with the turn (repeatable)")
 	fs.StringVar(&f.session, "session", "", "the session that this turn belongs to")
 	fs.StringVar(&f.minGrade, "min-grade", "", "refuse where the host holds turns less well: scope, cgroup, pidns, subreaper or token")
+	fs.BoolVar(&f.allowPIDNS, "allow-pidns", false, "let the turn have a PID namespace of its own, which shows in it, where there is nothing better")
 	fs.StringVar(&f.leftovers, "leftovers", "", "what finish does with processes still running: keep (default) or reap")
 	fs.StringVar(&f.grace, "grace", "", "time between TERM and KILL when it is ended (default the service's)")
 	fs.StringVar(&f.outputMax, "output-max", "", "bytes that the kept output of the whole turn may come to, such as 1G")
@@ -68,7 +70,7 @@ func (f *turnFlags) register(c *cobra.Command) {
 }
 
 func (f *turnFlags) request(c *cobra.Command) (api.BeginRequest, error) {
-	req := api.BeginRequest{Label: f.label, Session: f.session, MinGrade: api.Grade(f.minGrade)}
+	req := api.BeginRequest{Label: f.label, Session: f.session, MinGrade: api.Grade(f.minGrade), AllowPIDNS: f.allowPIDNS}
 	var err error
 	if req.Labels, err = pairs(c, "meta", f.labels); err != nil {
 		return req, err

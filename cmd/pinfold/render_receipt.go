@@ -20,6 +20,7 @@ func renderReceipt(r api.Receipt, st style) string {
 		countsText(r.Counts, st),
 		leftoversText(r, st),
 		outsideText(r.Outside, st),
+		refusedText(r, st),
 		survivorsText(r.Survivors, st),
 		usageText(r.Usage, st),
 		notesText(r.Notes, st),
@@ -162,6 +163,26 @@ func outsideText(out []api.Outside, st style) string {
 			name = clean(o.Process) + " " + name
 		}
 		fmt.Fprintf(&b, "    %d %s: %s\n      in %s\n      %s\n", o.PID, name, did, clean(o.Cgroup), clean(o.Evidence))
+	}
+	return b.String()
+}
+
+// refusedText tells who was looked at and not signalled, and why nobody can say
+// whether all has ended.
+func refusedText(r api.Receipt, st style) string {
+	var b strings.Builder
+	if r.Unconfirmed != "" {
+		fmt.Fprintf(&b, "\n  %s %s\n", st.paint(bold+";"+red, "UNCONFIRMED:"), clean(r.Unconfirmed))
+	}
+	if len(r.Refused) > 0 {
+		fmt.Fprintf(&b, "\n  %s\n", st.paint(yellow, fmt.Sprintf("looked at and not signalled: %d", len(r.Refused))))
+	}
+	for _, o := range r.Refused {
+		name := clean(o.Comm)
+		if o.Process != "" {
+			name = clean(o.Process) + " " + name
+		}
+		fmt.Fprintf(&b, "    %d %s: %s\n      %s\n", o.PID, name, o.Verdict, clean(strings.Join(o.Evidence, "; ")))
 	}
 	return b.String()
 }
