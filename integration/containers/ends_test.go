@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // bare is a command of the image without a service: the init alone.
@@ -106,20 +108,47 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
-// The container's first process is killed: all of it goes, in its own PID
-// namespace or not.
+// The container's first process is killed, then the container is removed: all of
+// it is gone, the turns too.
 func TestKilled(t *testing.T) {
 	runtimes(t, func(t *testing.T, rt oci) {
-		b := initOnly(t, nil, as("escape", "/shared/file")...)
-		dir := b.shared(t)
-		c := rt.start(t, b)
-		c.up(dir + "/file")
-		c.kill("KILL")
-		if code := c.code(); code != 137 {
-			t.Errorf("code %d", code)
-		}
-		if held(dir + "/file") {
-			t.Error("something of the container lives")
+		for _, tt := range []struct {
+			what     string
+			rootless bool
+			change   func(*bundle)
+			goes     bool // when the first process does
+		}{
+			{"cgroups read-only", false, func(*bundle) {}, true},
+			{"cgroups writable", false, func(b *bundle) { b.cgroups("rw") }, true},
+			{"rootless, cgroups writable", true, func(b *bundle) { b.cgroups("rw") }, true},
+			{"the host's PID namespace, cgroups writable", false, func(b *bundle) {
+				b.cgroups("rw")
+				b.share(specs.PIDNamespace)
+			}, false},
+		} {
+			t.Run(tt.what, func(t *testing.T) {
+				rt := rt
+				b := newBundle(t, gateway("life", "/shared", "/shared/never")...)
+				b.imageEnv()
+				b.detached = !tt.rootless
+				if rt.rootless = tt.rootless; rt.rootless {
+					b.rootless()
+				}
+				dir := b.shared(t)
+				tt.change(b)
+				c := rt.start(t, b)
+				c.says("the turn is up")
+				c.kill("KILL")
+				if code := c.code(); code != 137 {
+					t.Errorf("code %d", code)
+				}
+				lives := func() bool { return held(dir+"/turn") || held(dir+"/canary") }
+				if tt.goes && lives() {
+					t.Error("something of the container lives")
+				}
+				c.remove()
+				eventually(t, "all of a container that was removed is gone", func() bool { return !lives() })
+			})
 		}
 	})
 }
@@ -136,17 +165,4 @@ func (b *bundle) shared(t testing.TB) string {
 	}
 	b.bind(dir, "/shared", "rw")
 	return dir
-}
-
-// up waits for three processes that hold a file.
-func (c *container) up(file string) {
-	c.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		if fi, err := os.Stat(file); err == nil && fi.Size() == 3 && held(file) {
-			return
-		}
-		if c.endsIn(0) || time.Now().After(end) {
-			c.t.Fatalf("the container's processes are not up; it said\n%s", c.out.String())
-		}
-	}
 }

@@ -47,6 +47,11 @@ func modes() []mode {
 			b.Linux.Seccomp = nil // Docker's lets it make namespaces then
 			b.env("PINFOLD_ALLOW_PIDNS=yes")
 		}},
+		{name: "cgroups read-only, CAP_SYS_ADMIN, --cgroup-rw", flags: []string{"--cgroup-rw"}, grade: api.GradeCgroup,
+			change: func(t testing.TB, b *bundle) {
+				b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
+				b.Linux.Seccomp = nil
+			}},
 		{name: "rootless, cgroups read-only", rootless: true, grade: sub, doctor: []string{readonly}},
 		{name: "rootless, cgroups read-only, CAP_SYS_ADMIN, PID namespaces allowed", rootless: true, grade: api.GradePIDNS,
 			change: func(t testing.TB, b *bundle) {
@@ -72,7 +77,7 @@ func modes() []mode {
 			b.cgroups("rw")
 			b.share(specs.PIDNamespace)
 		}},
-		{name: "no /proc", flags: []string{"--serve-optional"}, doctor: []string{"/proc"}, unless: "runc", change: func(t testing.TB, b *bundle) {
+		{name: "no /proc", grade: sub, doctor: []string{"/proc"}, unless: "runc", change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.without("/proc")
 			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil
@@ -142,6 +147,10 @@ func (m mode) test(t *testing.T, rt oci) {
 	c := rt.start(t, b)
 	s := c.story()
 	m.check(t, s)
+	if says := strings.Contains(c.out.String(), "turns are held at grade "+string(m.grade)+" ") ||
+		strings.Contains(c.out.String(), "turns are held at grade "+string(m.grade)+":"); says != (m.grade != "") {
+		t.Error("the init's first word on the service is not its grade")
+	}
 	c.kill("TERM")
 	code := c.code()
 	if code != 7 || !strings.Contains(c.out.String(), "stopped") {
