@@ -242,8 +242,13 @@ func (x *keeping) reopen(s wire.Started, vouched func(*pidfd.Handle) error) {
 	if v != api.VerdictOwned {
 		h = x.claimKept(s.Process, rec)
 	} else if err := vouched(h); err != nil {
-		x.disown(s.Process, h, err)
-		return
+		k := x.claimKept(s.Process, rec) // which only a service of ours can have given away
+		if k == nil {
+			x.disown(s.Process, h, err)
+			return
+		}
+		_ = h.Close()
+		h = k
 	}
 	if h == nil {
 		if x.facts.Bare && v == api.VerdictUnverifiable {
