@@ -144,14 +144,12 @@ func (m *Manager) mayAdopt(t *turn, c Caller, req api.AdoptRequest, k Candidate)
 	if err := m.heldBySomebody(t, k); err != nil {
 		return err
 	}
+	if err := m.ownsAll(t, k); err != nil {
+		return err
+	}
 	for _, uid := range k.UIDs {
-		switch {
-		case t.owner != 0 && uid != t.owner:
-			return otherUser(k, "turn %s is uid %d's", t.id, t.owner)
-		case c.UID != 0 && uid != c.UID:
+		if c.UID != 0 && uid != c.UID {
 			return otherUser(k, "the caller is uid %d", c.UID)
-		case m.cfg.UID != 0 && uid != m.cfg.UID:
-			return otherUser(k, "the service runs as uid %d", m.cfg.UID)
 		}
 	}
 	t.mu.Lock()
@@ -164,6 +162,19 @@ func (m *Manager) mayAdopt(t *turn, c Caller, req api.AdoptRequest, k Candidate)
 		}
 		return api.AdoptAncestor.Refuse(pid, "process %d (%s) is %s: ending the turn would end that", pid, k.Comm, what).
 			WithRemedy("say ancestor (--ancestor) if that is meant; to run a command in the turn in the caller's place, use run --in-place")
+	}
+	return nil
+}
+
+// ownsAll refuses what is not wholly the turn's owner's, unless that is root.
+func (m *Manager) ownsAll(t *turn, k Candidate) error {
+	for _, uid := range k.UIDs {
+		switch {
+		case t.owner != 0 && uid != t.owner:
+			return otherUser(k, "turn %s is uid %d's", t.id, t.owner)
+		case m.cfg.UID != 0 && uid != m.cfg.UID:
+			return otherUser(k, "the service runs as uid %d", m.cfg.UID)
+		}
 	}
 	return nil
 }
@@ -233,7 +244,8 @@ func (m *Manager) readopt(t *turn, h Hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), adoptBound)
 	defer cancel()
 	for _, v := range all {
-		verdict, why, err := h.Readopt(ctx, v.ID, v.Identity, v.Grade.AtLeast(api.GradeCgroup))
+		verdict, why, err := h.Readopt(ctx, v.ID, v.Identity, v.Grade.AtLeast(api.GradeCgroup),
+			func(k Candidate) error { return m.ownsAll(t, k) })
 		switch {
 		case errors.Is(err, ErrUndone):
 			m.log.Info("an adoption that was cut short is undone", "turn", t.id, "process", v.ID, "why", why)

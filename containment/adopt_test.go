@@ -44,7 +44,7 @@ func (x *memHold) Adopt(ctx context.Context, a Adopting) (Adopted, error) {
 	return out, nil
 }
 
-func (x *memHold) Readopt(ctx context.Context, process string, was api.Identity, moved bool) (api.Verdict, []string, error) {
+func (x *memHold) Readopt(ctx context.Context, process string, was api.Identity, moved bool, may func(Candidate) error) (api.Verdict, []string, error) {
 	if x.readopt == nil {
 		return api.VerdictOwned, nil, nil
 	}

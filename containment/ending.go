@@ -177,6 +177,7 @@ func (m *Manager) kill(t *turn, h Hold, r *api.Receipt) bool {
 	r.Survivors, r.Unconfirmed = k.Survivors, k.Unconfirmed
 	r.Refused = refused(r.Refused, k.Refused)
 	t.markEscaped(k.Escaped)
+	t.markEvidence(k.Evidence)
 	t.mu.Lock()
 	t.hopeless = k.Hopeless
 	t.mu.Unlock()

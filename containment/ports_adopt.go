@@ -18,8 +18,9 @@ type Adopts interface {
 	Adopt(ctx context.Context, a Adopting) (Adopted, error)
 	// Readopt finds one again that an earlier service had adopted, with the
 	// evidence. ErrUndone: that service was killed before it was done, and what it
-	// had moved is where it was.
-	Readopt(ctx context.Context, process string, was api.Identity, moved bool) (api.Verdict, []string, error)
+	// had moved is where it was. One that was not moved is named by its record alone,
+	// so may is asked once more.
+	Readopt(ctx context.Context, process string, was api.Identity, moved bool, may func(Candidate) error) (api.Verdict, []string, error)
 }
 
 // ErrUndone tells that a process was not adopted after all.

@@ -1,7 +1,6 @@
 package containment
 
 import (
-	"slices"
 	"syscall"
 	"time"
 
@@ -62,9 +61,6 @@ func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 		rp.Evidence = append(rp.Evidence, seenEmpty(r.Grade))
 	case v.Status.State == api.ProcessRunning:
 		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"
-		if i := slices.IndexFunc(r.Refused, func(o api.Refused) bool { return o.Process == v.ID }); i >= 0 {
-			rp.Verdict, rp.Evidence = r.Refused[i].Verdict, r.Refused[i].Evidence
-		}
 	case v.Status.State == api.ProcessLost:
 		rp.EndedBy = "unknown"
 	default:

@@ -68,8 +68,9 @@ type process struct {
 	fired time.Time     // when the deadline was over
 	// escaped tells that it was seen outside its turn's cgroup.
 	escaped bool
-	joining bool // it is not known yet whether it comes to be in the turn
-	told    bool // its end is
+	spoke   []string // what spoke for it when the turn was ended
+	joining bool     // it is not known yet whether it comes to be in the turn
+	told    bool     // its end is
 }
 
 func newTurn(view api.Turn) *turn {

@@ -265,11 +265,25 @@ func (f *found) adopted(s containment.Started) containment.Adopted {
 	return out
 }
 
-// Readopt finds one again that was held by its identity.
-func (x *keeping) Readopt(ctx context.Context, process string, was api.Identity, moved bool) (api.Verdict, []string, error) {
+// Readopt finds one again that was held by its identity. Its record is all that names
+// it, so it is asked once more whether it may be the turn's.
+func (x *keeping) Readopt(ctx context.Context, process string, was api.Identity, moved bool, may func(containment.Candidate) error) (api.Verdict, []string, error) {
 	h, v, why := x.reopenAdopted(process, was)
 	if h == nil {
 		return v, why, nil
+	}
+	if lives, err := h.Lives(); err == nil && lives {
+		f, err := look(h)
+		if err == nil {
+			err = aboveUs(f)
+		}
+		if err == nil {
+			err = may(containment.Candidate{Identity: f.id, Comm: f.comm, UIDs: f.uids, Cgroup: f.line})
+		}
+		if err != nil {
+			h.Close()
+			return api.VerdictForeign, append(why, err.Error()), nil
+		}
 	}
 	x.enterJoined(startedFrom(process, was, tokenPlacement), h)
 	return api.VerdictOwned, why, nil

@@ -353,9 +353,9 @@ func (k *taking) undo(ctx context.Context) error {
 }
 
 // Readopt finds one again that was moved, or undoes what was not done.
-func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, moved bool) (api.Verdict, []string, error) {
+func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, moved bool, may func(containment.Candidate) error) (api.Verdict, []string, error) {
 	if !moved {
-		return x.keeping.Readopt(ctx, process, was, moved)
+		return x.keeping.Readopt(ctx, process, was, moved, may)
 	}
 	leafless, err := x.undoAdoption(ctx, process)
 	if err != nil {
@@ -376,8 +376,9 @@ func (x *hold) Readopt(ctx context.Context, process string, was api.Identity, mo
 	case !x.within(in) && leafless: // it was moved back, and nobody was told
 		h.Close()
 		return api.VerdictUnverifiable, why, containment.ErrUndone
-	case !x.within(in):
-		why = append(why, "it has left the turn's cgroup, for "+in)
+	case !x.within(in): // a record alone proves nothing of what is elsewhere
+		h.Close()
+		return api.VerdictForeign, append(why, "it has left the turn's cgroup, for "+in), nil
 	}
 	x.enterJoined(startedFrom(process, was, "adopt"), h)
 	return api.VerdictOwned, why, nil

@@ -93,7 +93,7 @@ func TestAdoptionCutShort(t *testing.T) {
 			leaf.Close()
 		}
 		s.restart()
-		if _, why, err := s.Readopt(t.Context(), "p7", line, true); !errors.Is(err, containment.ErrUndone) {
+		if _, why, err := s.Readopt(t.Context(), "p7", line, true, anybody); !errors.Is(err, containment.ErrUndone) {
 			t.Fatalf("leafless %v: %v %q", leafless, err, why)
 		}
 		if !inside(t, shell.PID(), home) || !inside(t, child, home) {
