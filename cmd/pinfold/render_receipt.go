@@ -17,6 +17,7 @@ func renderReceipt(r api.Receipt, st style) string {
 		receiptHead(r, st),
 		timeline(r, st),
 		receiptProcesses(r, st),
+		evidenceText(r, st),
 		countsText(r.Counts, st),
 		leftoversText(r, st),
 		outsideText(r.Outside, st),
@@ -114,9 +115,32 @@ func receiptProcesses(r api.Receipt, st style) string {
 		if p.Escaped {
 			by += ", escaped"
 		}
+		if p.Adopted {
+			by += ", adopted"
+		}
 		t.add(p.ID, num(p.PID), statusText(p.Status), by, string(p.Verdict), command(p.Argv))
 	}
 	return "\n" + t.render(st)
+}
+
+// evidenceText says for each process what it was known by, and by what its end was
+// seen, or why nothing was sent to it.
+func evidenceText(r api.Receipt, st style) string {
+	var b strings.Builder
+	for _, p := range r.Processes {
+		if len(p.Evidence) == 0 {
+			continue
+		}
+		words := make([]string, len(p.Evidence))
+		for i, e := range p.Evidence {
+			words[i] = clean(e)
+		}
+		b.WriteString(wrap("    "+clean(p.ID)+"  ", words, ";"))
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "\n  on what evidence\n" + st.paint(faint, strings.TrimSuffix(b.String(), "\n")) + "\n"
 }
 
 func countsText(c api.Counts, st style) string {

@@ -46,9 +46,11 @@ func completeReceipt() api.Receipt {
 		Counts: api.Counts{Ended: 14, AlreadyGone: 1},
 		Processes: []api.ReceiptProcess{
 			{ID: "p1", PID: 4711, Argv: []string{"bash", "-c", "npm run dev & sleep 1"}, EndedBy: "kill", Verdict: api.VerdictGone,
-				Status: api.Status{State: api.ProcessSignaled, Signal: "SIGKILL", SignalNumber: 9}},
+				Status:   api.Status{State: api.ProcessSignaled, Signal: "SIGKILL", SignalNumber: 9},
+				Evidence: []string{"launched by the turn's keeper (clone)", "pidfs inode 70123", "its keeper reaped it"}},
 			{ID: "p2", PID: 14720, Argv: []string{"make"}, EndedBy: "itself", Verdict: api.VerdictGone,
-				Status: api.Status{State: api.ProcessExited, Code: 2}},
+				Status: api.Status{State: api.ProcessExited, Code: 2}, Adopted: true,
+				Evidence: []string{"the caller has sent its pidfd", "start tick 9, user ids [1000 1000 1000 1000]", "\x1b[31mits pidfd told how it ended; its parent reaped it"}},
 		},
 		Usage: api.Usage{CPUUsec: 1_234_000, MemoryPeak: 123 << 20, PIDsPeak: 20, IOReadBytes: 5000, IOWriteBytes: 0},
 	}
