@@ -208,9 +208,19 @@ func (x *bare) below(ctx context.Context) (*wire.Census, error) {
 }
 
 // ownNamespace has a keeper made as init of a PID namespace, in a mount namespace
-// for the /proc of that.
+// for the /proc of that. Who is not root needs a user namespace for both, in which
+// the keeper is whom it is outside, and may mount until it has (the capability is
+// dropped then, see sys.EnterPIDNamespace).
 func ownNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		attr.AmbientCaps = []uintptr{capSysAdmin}
+	}
 }
+
+const capSysAdmin = 21 // capabilities(7)
 
 func join(why []string) string { return strings.Join(why, "; ") }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -102,7 +103,11 @@ func lacks(g api.Grade) []string {
 		"no bound on the number of processes"}
 	switch g {
 	case api.GradePIDNS:
-		return append(out, "the turn's processes see a PID namespace and a /proc of their own, and end with their keeper, which is its init")
+		out = append(out, "the turn's processes see a PID namespace and a /proc of their own, and end with their keeper, which is its init")
+		if os.Geteuid() != 0 {
+			out = append(out, "they are in a user namespace, too: other users' files show as nobody's, and set-uid programs gain nothing")
+		}
+		return out
 	case api.GradeSubreaper:
 		return append(out, "processes are found and ended one by one: a storm of forks takes its time, and what is not seen to end is unconfirmed, not dead",
 			"if the keeper is killed, what has lost its parents is not to be found")

@@ -30,7 +30,7 @@ func SignalNamespace(sig syscall.Signal) error {
 }
 
 // EnterPIDNamespace gives init of a fresh PID namespace, in a mount namespace of
-// its own, its /proc. What is mounted outside later still shows inside.
+// its own, its /proc, and drops the ambient capabilities that it was given for that. What is mounted outside later still shows inside.
 func EnterPIDNamespace() error {
 	if os.Getpid() != 1 {
 		return errNotInit
@@ -38,5 +38,14 @@ func EnterPIDNamespace() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return os.NewSyscallError("mount / as slave", err)
 	}
-	return os.NewSyscallError("mount /proc", unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err != nil {
+		return os.NewSyscallError("mount /proc", err)
+	}
+	// What a user's namespace gave for that, children must not inherit.
+	err = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	if os.Geteuid() == 0 || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return os.NewSyscallError("prctl", err)
 }
