@@ -35,11 +35,9 @@ type Config struct {
 	// there.
 	Recorded func(turn string) bool
 	Tend     func()
-	// Recorded tells whether there is a record of a turn on disk; nil: nobody looks.
-	// Tend is called before anybody is told of records: it sees to it that they are
-	// there.
-	Recorded func(turn string) bool
-	Tend     func()
+	// Spare keeps, until free is called, what the service cannot do without while a
+	// turn is found again; ok tells whether all of it was there. Nil: nothing is kept.
+	Spare func() (free func(), ok bool)
 	// Retention is how long the output of a turn that is over is kept when
 	// nobody acknowledges it, and OutputRoom what all of it may take on disk; 0
 	// of the latter: 4 GiB.
@@ -70,6 +68,7 @@ type Manager struct {
 	moving sync.RWMutex
 	// unshelved are turns that wait for the history.
 	unshelved shelf
+	relook    relook
 	wg        sync.WaitGroup // endings, watches and archiving under way
 	stop      chan struct{}  // closed by Close: watches stop, turns stay
 }
@@ -103,6 +102,7 @@ func New(cfg Config) *Manager {
 func (m *Manager) Close(ctx context.Context) error {
 	close(m.stop)
 	m.unshelved.stop()
+	m.relook.close()
 	done := make(chan struct{})
 	go func() { m.wg.Wait(); close(done) }()
 	var err error

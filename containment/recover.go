@@ -116,11 +116,10 @@ func (m *Manager) reread(r Record) *turn {
 // carry does what the table says. The hold is usable where the verdict is owned;
 // where it is gone, or of another boot, it tells of processes, if it is there.
 func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) error {
-	rule := RuleFor(r.found(), v)
-	if rule.Do == DeedDiscard && seen != nil && v != OtherBoot {
-		rule = RuleFor(FoundUnbegun, api.VerdictUnverifiable)
-	}
+	rule := ruleOf(r, v, seen)
+	t.mu.Lock()
 	t.found, t.seen = rule, seen
+	t.mu.Unlock()
 	switch rule.Do {
 	case DeedAdopt, DeedResume:
 		m.adopt(t, h)
@@ -174,7 +173,7 @@ func lostBecause(f Facts, v api.Verdict, seen error) string {
 
 // show keeps a turn of which nobody knows whether it is there.
 func (m *Manager) show(t *turn, seen error) {
-	why := fmt.Sprintf("unverifiable after a restart, nothing is signalled: %v", seen)
+	why := fmt.Sprintf(unverified+", nothing is signalled: %v", seen)
 	t.mu.Lock()
 	t.view.Degraded = append(t.view.Degraded, why)
 	t.tell(api.EventDegraded, "", func(e *api.Event) { e.Message = why })
@@ -188,6 +187,7 @@ func (m *Manager) show(t *turn, seen error) {
 	}
 	t.mu.Unlock()
 	m.enter(t)
+	m.relookSoon(false)
 }
 
 // remember enters what a hold that is gone knows of its processes.

@@ -126,7 +126,7 @@ func (t *turn) recordInfo() api.TurnRecord {
 		r.Standing = api.StandingOver
 	case t.hold == nil && t.found.Do == DeedShow:
 		r.Standing = api.StandingUnverified
-		r.Remedy = "see why, mend that, and restart the service, which looks again; nothing of it is signalled meanwhile"
+		r.Remedy = "see why, and mend that: the service looks again within half a minute; nothing of it is signalled meanwhile"
 	}
 	return r
 }

@@ -21,6 +21,12 @@ func keepSpareFiles() (s spareFiles) {
 	return s
 }
 
+// spareFor is keepSpareFiles for a Manager, which goes on when all could be kept.
+func spareFor() (free func(), ok bool) {
+	s := keepSpareFiles()
+	return s.free, len(s) == spared
+}
+
 func (s spareFiles) free() {
 	for _, f := range s {
 		f.Close()

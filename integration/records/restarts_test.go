@@ -148,3 +148,51 @@ func TestCrowdAcrossRestarts(t *testing.T) {
 	})
 	canary.lives()
 }
+
+// Turns that a service has no descriptors for are shown as unverifiable, and found
+// again as soon as there are some: nobody has to restart it. None is lost, and the
+// service answers all the while.
+func TestTurnsBeyondDescriptors(t *testing.T) {
+	s := serve(t)
+	const n = 40
+	pids := map[string]int{}
+	for range n {
+		x := s.begin(api.BeginRequest{})
+		pids[x.ID] = s.launch(x.ID, "exec sleep 100000").PID
+	}
+	s.kill()
+	bin := s.bin
+	s.bin = s.dir + "/limited"
+	if err := os.WriteFile(s.bin, []byte("#!/bin/sh\nulimit -n 230\nexec "+bin+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	standings := func() map[api.Standing]int {
+		l, err := s.Records(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[api.Standing]int{}
+		for _, r := range l.Records {
+			out[r.Standing]++
+		}
+		return out
+	}
+	first := standings()
+	if first[api.StandingUnverified] == 0 || first[api.StandingLive] == 0 {
+		t.Fatalf("with few descriptors: %v", first)
+	}
+	for id, pid := range pids { // those that can be ended make room for the others
+		eventually(t, "turn "+id+" can be ended", func() bool {
+			r, err := s.Abandon(context.Background(), id, api.AbandonRequest{GraceMS: new(int64(0))})
+			return err == nil && r.Complete
+		})
+		if st := stateOf(pid); st != 0 && st != 'Z' {
+			t.Errorf("process %d lives", pid)
+		}
+	}
+	if now := standings(); now[api.StandingUnverified] != 0 {
+		t.Errorf("at the end: %v", now)
+	}
+	t.Logf("of %d turns %d were beyond", n, first[api.StandingUnverified])
+}
