@@ -15,6 +15,7 @@ import (
 var helpers = map[string]func(args []string) int{
 	"hostile-ancestor": hostileAncestor,
 	"without-clone3":   withoutClone3,
+	"unproc":           unproc,
 }
 
 // become runs a command in place of this process.
