@@ -204,7 +204,8 @@ func TestServeEarlySignals(t *testing.T) {
 	for i := range n {
 		b := start(t, container(t, run.early, "rw", nil, "trap 'exit 143' TERM; while :; do sleep 0.02; done"))
 		b.becomes(run.early)
-		time.Sleep(time.Duration(i) * 100 * time.Millisecond / time.Duration(n))
+		// Before its first instruction the kernel drops a signal to any PID 1.
+		time.Sleep(3*time.Millisecond + time.Duration(i)*100*time.Millisecond/time.Duration(n))
 		b.signal(syscall.SIGTERM)
 		if code := b.code(); code != 143 {
 			t.Fatalf("at %d: code %d\n%s", i, code, b.out.String())

@@ -233,7 +233,9 @@ func (b *init_) serviceIsReady() {
 	s := b.srv
 	s.state, b.dirty = serviceReady, true
 	b.closeSaid()
-	socket := b.readLine()
+	socket, grade := b.readLine()
+	s.grade.n = 0
+	s.grade.add(grade)
 	again := ""
 	if s.restarts > 0 {
 		again = "again "

@@ -62,7 +62,7 @@ func (b *init_) closeSaid() {
 	b.srv.said = -1
 }
 
-// serviceSaid reads what it has said, and tells whether that is a whole line.
+// serviceSaid reads what it has said, and tells whether that is that it is ready.
 func (b *init_) serviceSaid() bool {
 	s := b.srv
 	for s.said >= 0 && s.line.n < len(s.line.b)-1 {
@@ -70,16 +70,20 @@ func (b *init_) serviceSaid() bool {
 		if e != 0 || r == 0 {
 			return false
 		}
-		if s.line.b[s.line.n] == '\n' {
+		if s.line.b[s.line.n] != '\n' {
+			s.line.n++
+			continue
+		}
+		if socket, _ := b.readLine(); socket != "" {
 			return true
 		}
-		s.line.n++
+		s.line.n = 0
 	}
 	return false
 }
 
 // readLine takes grade and socket from "...: ready on SOCKET, ... at grade GRADE".
-func (b *init_) readLine() (socket string) {
+func (b *init_) readLine() (socket, grade string) {
 	s := b.srv
 	line := str(s.line.path())
 	const on = ": ready on "
@@ -94,9 +98,10 @@ func (b *init_) readLine() (socket string) {
 			word = i + 1
 		}
 	}
-	s.grade.n = 0
-	s.grade.add(line[word:])
-	return line[from:max(from, to)]
+	if from == 0 {
+		return "", ""
+	}
+	return line[from:max(from, to)], line[word:]
 }
 
 // serviceArgs is `pinfold serve`, told what the environment does not say.
