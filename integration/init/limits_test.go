@@ -1,6 +1,7 @@
 package inits
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -59,6 +60,34 @@ func TestFewPids(t *testing.T) {
 			}
 		})
 	}
+}
+
+// With as many processes as its user may have, it goes on reaping and passing on;
+// where there may not even be a command, it says so.
+func TestFewProcesses(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		user := 20_000 + int(run.made.n.Add(1))
+		few, start := 3, func(n int, text string) *box {
+			s := stage{UID: user, Argv: []string{bash(t), "-c", fmt.Sprintf(`ulimit -u %d; exec "$@"`, n), "sh", bin, "--", bash(t), "-c", text}}
+			return start(t, s)
+		}
+		if bin == run.plain {
+			few += 6 // threads
+		}
+		b := start(few, `trap 'echo asked; exit 6' TERM; sleep 100 & echo full; while :; do :; done`)
+		b.says("full")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 6 || !strings.Contains(b.out.String(), "asked") {
+			t.Errorf("code %d\n%s", code, b.out.String())
+		}
+		if bin == run.plain {
+			return // its runtime does not start
+		}
+		b = start(1, "echo command")
+		if code := b.code(); code != 125 || b.out.String() != "pinfold-init: start "+bash(t)+": Resource temporarily unavailable\n" {
+			t.Errorf("code %d, %q", code, b.out.String())
+		}
+	})
 }
 
 // A limit of 20 MB of addresses, of which the Go runtime wants a thousand.

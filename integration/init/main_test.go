@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 		os.Exit(playEarly(os.Args[2:]))
 	}
 	_ = flag.Set("test.parallel", "10") // unless the command line says otherwise
+	if len(os.Args) > 2 && os.Args[1] == "disk" {
+		os.Exit(playDisk(os.Args[2]))
+	}
 	flag.Parse()
 	code := 1
 	if err := run.open(); err != nil {
@@ -160,7 +163,6 @@ func long() bool { return os.Getenv("PINFOLD_TEST_LONG") != "" }
 type stage struct {
 	Ignore, Block uint64   // signals, as bits
 	Close         []int    // descriptors
-	AS, Nproc     uint64   // limits, 0 none
 	Cgroups       []string // cgroup.procs files to be in
 	Errno         int      // of the calls that a filter refuses
 	Calls         []string

@@ -28,8 +28,6 @@ func playStage(text string) {
 		check(os.WriteFile(file, []byte("0"), 0))
 	}
 	s.mounts()
-	limit(syscall.RLIMIT_AS, s.AS)
-	limit(6, s.Nproc) // RLIMIT_NPROC
 	if len(s.Calls) > 0 {
 		check(seccomp.LoadFilter(seccomp.Filter{Flag: seccomp.FilterFlagTSync, NoNewPrivs: true, Policy: seccomp.Policy{
 			DefaultAction: seccomp.ActionAllow,
@@ -87,13 +85,4 @@ func (s stage) dispositions() {
 			check(e)
 		}
 	}
-}
-
-func limit(what int, n uint64) {
-	if n == 0 {
-		return
-	}
-	// Both calls must come right before the execve: the runtime wants more.
-	l := syscall.Rlimit{Cur: n, Max: n}
-	check(syscall.Setrlimit(what, &l))
 }
