@@ -51,7 +51,11 @@ func renderRecords(l api.RecordList, st style) string {
 			fmt.Fprintf(&b, "  the oldest is of %s; they stay for %s\n", h.Oldest.Local().Format(time.DateTime), time.Duration(h.MaxAgeMS)*time.Millisecond)
 		}
 		if h.Waiting > 0 {
-			fmt.Fprintf(&b, "  %s wait to be moved there\n", count(h.Waiting, "turn"))
+			verb := "wait"
+			if h.Waiting == 1 {
+				verb = "waits"
+			}
+			fmt.Fprintf(&b, "  %s %s to be moved there\n", count(h.Waiting, "turn"), verb)
 		}
 		if h.Problem != "" {
 			fmt.Fprintf(&b, "  %s %s\n", st.paint(yellow, st.glyph("✘", "no")), clean(h.Problem))

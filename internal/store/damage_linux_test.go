@@ -58,6 +58,11 @@ func works(t *testing.T, damaged []byte, what string) {
 		return
 	}
 	defer s.Close()
+	defer func() {
+		if n := s.Note(); strings.Contains(n, "runtime error") || len(damaged) == 0 && !strings.Contains(n, "empty") {
+			t.Errorf("%s: told %q", what, n)
+		}
+	}()
 	for i := range 40 {
 		want := record(i, 0)
 		if r, ok, err := s.Ended(want.Turn.ID); err == nil && ok && r.Turn.ID != want.Turn.ID {
@@ -85,7 +90,7 @@ func works(t *testing.T, damaged []byte, what string) {
 
 func TestTruncatedHistory(t *testing.T) {
 	whole := filled(t, 40)
-	for _, at := range []int{1, 16, 80, 4095, 4096, 8192, 12288, 16384, 20480, len(whole) / 2, len(whole) - 4096, len(whole) - 1} {
+	for _, at := range []int{0, 1, 16, 80, 4095, 4096, 8192, 12288, 16384, 20480, len(whole) / 2, len(whole) - 4096, len(whole) - 1} {
 		works(t, whole[:min(at, len(whole))], "truncated")
 	}
 }
@@ -259,14 +264,17 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 	if err := s.Archive(more.Turn.ID); err == nil {
 		t.Error("it fitted on a full disk")
 	}
+	if p := s.History().Problem; !strings.Contains(p, "no space left") {
+		t.Errorf("why turns wait is told as %q", p)
+	}
 	if r, ok, err := s.Ended(big.Turn.ID); !ok || err != nil || r.Turn.Label != big.Turn.Label {
 		t.Errorf("what was there before: %v %v", ok, err)
 	}
 	if err := errors.Join(os.Remove(fill), syscall.Mount("none", state, "", syscall.MS_REMOUNT, "size=4m")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Archive(more.Turn.ID); err != nil {
-		t.Error(err)
+	if err := s.Archive(more.Turn.ID); err != nil || s.History().Problem != "" {
+		t.Error(err, s.History().Problem)
 	}
 }
 

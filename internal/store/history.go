@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type history struct {
 	db     *bbolt.DB    // nil: it cannot even be read
 	why    error        // nothing can be written; nil: all is well
 	note   string
+	failed string // why the last write failed; empty: it did not
 	closed bool
 
 	queueMu sync.Mutex
@@ -58,7 +60,7 @@ type entry struct {
 func (h *history) told() string {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.note
+	return cmp.Or(h.note, h.failed)
 }
 
 // timeKey orders by the time the record was last saved, then by id.
@@ -107,9 +109,12 @@ func (h *history) writeQueue() {
 		}
 		return nil
 	})
-	if err != nil {
+	h.mu.Lock()
+	if h.failed = ""; err != nil {
 		err = fmt.Errorf("write history: %w", err)
+		h.failed = err.Error()
 	}
+	h.mu.Unlock()
 	for _, e := range batch {
 		e.done, e.err = true, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -30,10 +31,20 @@ func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errDamaged, r)
+			err = fmt.Errorf("%w: %s", errDamaged, saysPanic(r))
 		}
 	}()
 	return f()
+}
+
+// saysPanic is what a panic of bbolt's says to people. Most are of the runtime: a
+// page that was read led to somewhere else.
+func saysPanic(r any) string {
+	var e runtime.Error
+	if err, ok := r.(error); ok && errors.As(err, &e) {
+		return "one of its pages leads to where nothing is"
+	}
+	return fmt.Sprint(r)
 }
 
 // openHistory opens the file, or notes why it cannot be used. Only that another
@@ -57,6 +68,9 @@ func openHistory(path string, keep Keep) (*history, error) {
 // open opens the file; mu is held. One that is damaged is set aside.
 func (h *history) open() {
 	h.note = ""
+	if isEmpty(h.path) {
+		h.note = "the history's file was there, and empty: it begins anew, and if there was a history it is lost"
+	}
 	h.db, h.why = openFile(h.path)
 	if errors.Is(h.why, errDamaged) {
 		_ = h.setAside(h.why)
@@ -110,6 +124,7 @@ func openFile(path string) (*bbolt.DB, error) {
 	if err := ownFile(path); err != nil {
 		return nil, err
 	}
+	_, was := os.Lstat(path)
 	var db *bbolt.DB
 	err := guarded(func() (err error) {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
@@ -134,7 +149,15 @@ func openFile(path string) (*bbolt.DB, error) {
 	if db != nil {
 		_ = guarded(db.Close)
 	}
+	if errors.Is(was, fs.ErrNotExist) && isEmpty(path) { // there was no room to make it
+		_ = os.Remove(path)
+	}
 	return nil, err
+}
+
+func isEmpty(path string) bool {
+	fi, err := os.Lstat(path)
+	return err == nil && fi.Mode().IsRegular() && fi.Size() == 0
 }
 
 // ownFile refuses a file that somebody else could have put there, and one that
