@@ -62,13 +62,24 @@ func (h *Host) SignalGroup(rec GroupRecord, leader *pidfd.Handle, sig syscall.Si
 			return res
 		}
 	}
-	anchor, res := h.anchor(rec)
-	if anchor == nil {
-		return res
+	done := map[api.Identity]bool{}
+	var all GroupResult
+	for range len(rec.Witnesses) + 1 { // an anchor may go meanwhile
+		anchor, res := h.anchor(rec)
+		all.Evidence = append(all.Evidence, res.Evidence...)
+		if all.Verdict != api.VerdictOwned {
+			all.Verdict = res.Verdict
+		}
+		if anchor == nil {
+			return all
+		}
+		lost := h.signalMembers(anchor, pgid, sig, &all, done)
+		_ = anchor.Close()
+		if !lost {
+			return all
+		}
 	}
-	defer anchor.Close()
-	h.signalMembers(anchor, pgid, sig, &res)
-	return res
+	return all
 }
 
 // byLeader has the kernel signal the group that a handle names.
@@ -132,34 +143,40 @@ func (h *Host) anchor(rec GroupRecord) (*Process, GroupResult) {
 
 // signalMembers signals the members until no new one is found, and then the
 // anchor. A member counts only if the anchor was in the group after the reading.
-func (h *Host) signalMembers(anchor *Process, pgid int, sig syscall.Signal, res *GroupResult) {
-	done := map[api.Identity]bool{anchor.rec: true}
-	for range 20 {
+// Lost: the anchor left the group meanwhile.
+func (h *Host) signalMembers(anchor *Process, pgid int, sig syscall.Signal, res *GroupResult, done map[api.Identity]bool) (lost bool) {
+	for fresh, n := true, 0; fresh && n < 20; n++ {
 		pids, err := h.k.members(pgid)
 		if err != nil {
 			res.Evidence = append(res.Evidence, err.Error())
 			break
 		}
-		fresh := false
+		fresh = false
 		for _, pid := range pids {
 			if pid == anchor.rec.PID {
 				continue
 			}
 			f, ok := h.signalMember(anchor, pid, pgid, sig, done)
+			if lost = ok && f.Verdict == ""; lost {
+				return true
+			}
 			if ok {
 				res.Members = append(res.Members, f)
 				fresh = fresh || f.Verdict == api.VerdictOwned
 			}
 		}
-		if !fresh {
-			break
-		}
 	}
+	if done[anchor.rec] {
+		return false
+	}
+	done[anchor.rec] = true
 	res.Members = append(res.Members, signalled(anchor, "", sig))
+	return false
 }
 
 // signalMember signals one process if it is a member; ok is false for one that
-// is gone, is none, or was signalled before.
+// is gone, is none, or was signalled before. No verdict: the anchor has left the
+// group.
 func (h *Host) signalMember(anchor *Process, pid, pgid int, sig syscall.Signal, done map[api.Identity]bool) (f Finding, ok bool) {
 	refuse := func(v api.Verdict, why string) (Finding, bool) {
 		id := api.Identity{PID: pid}
@@ -184,8 +201,8 @@ func (h *Host) signalMember(anchor *Process, pid, pgid int, sig syscall.Signal, 
 	if seen.Group != pgid {
 		return f, false
 	}
-	if a, v, why := anchor.look(); v != api.VerdictOwned || a.Group != pgid {
-		return refuse(api.VerdictUnverifiable, fmt.Sprintf("the witness is not in the group any more: %s, %v", v, why))
+	if a, v, _ := anchor.look(); v != api.VerdictOwned || a.Group != pgid {
+		return f, true
 	}
 	done[p.rec] = true
 	return signalled(p, seen.Comm, sig), true

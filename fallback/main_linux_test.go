@@ -228,6 +228,15 @@ func sleepCommand() *exec.Cmd { return exec.Command("sleep", "1000") }
 
 // end kills and reaps.
 func end(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
+	_ = syscall.Kill(cmd.Process.Pid, syscall.SIGKILL) // os has taken pidfds for granted before they were taken away
 	_ = cmd.Wait()
+}
+
+// rounds is how often something is tried: few times, or many with
+// PINFOLD_TEST_LONG=1.
+func rounds(few, many int) int {
+	if os.Getenv("PINFOLD_TEST_LONG") == "1" {
+		return many
+	}
+	return few
 }
