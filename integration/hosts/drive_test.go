@@ -73,13 +73,16 @@ func (d *drive) all() (out outcome) {
 		do   func(api.Turn)
 	}{
 		{"abandoned", func(api.Turn) {}},
-		{"service killed", func(api.Turn) { d.kill(); check(d.start()) }},
+		{"service killed", func(api.Turn) { d.kill(); d.mustStart() }},
 		{"keeper killed", func(v api.Turn) { d.killKeeper(v, true) }},
-		{"both killed", func(v api.Turn) { d.kill(); d.killKeeper(v, false); check(d.start()) }},
+		{"both killed", func(v api.Turn) { d.kill(); d.killKeeper(v, false); d.mustStart() }},
 	} {
 		one, v := d.try(ctx, t.name, t.do)
 		out.Trials = append(out.Trials, one)
 		out.Claims = v.Degraded
+	}
+	if d.Storm {
+		out.Trials = append(out.Trials, d.storm(ctx))
 	}
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	_ = d.cmd.Wait()
@@ -116,6 +119,12 @@ func (d *drive) start() error {
 		if time.Now().After(end) {
 			return err
 		}
+	}
+}
+
+func (d *drive) mustStart() {
+	if err := d.start(); err != nil {
+		check(fmt.Errorf("%w\n%s", err, d.log()))
 	}
 }
 
@@ -194,6 +203,47 @@ func (d *drive) try(ctx context.Context, name string, do func(api.Turn)) (out tr
 	}
 	d.judge(&out, r, dir, beats)
 	return out, v
+}
+
+// storm is a turn whose processes each start the next and go: who is looked at has
+// gone by then. There are few at a time, and it ends by itself.
+func (d *drive) storm(ctx context.Context) (out trial) {
+	out.Name = "storm of forks"
+	wrong := func(format string, args ...any) { out.Problems = append(out.Problems, fmt.Sprintf(format, args...)) }
+	v, err := d.Begin(ctx, api.BeginRequest{Label: out.Name})
+	if err != nil {
+		wrong("begin: %v", err)
+		return out
+	}
+	file := d.path("beats/storm")
+	script := `next() { echo . >> ` + file + `; [ $1 -gt 0 ] && next $(($1 - 1)) & }
+for i in 1 2 3 4 5 6 7 8; do next 2000; done; sleep 100`
+	if _, err := d.Launch(ctx, v.ID, api.LaunchRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin"}}); err != nil {
+		wrong("launch: %v", err)
+		return out
+	}
+	if !await(func() bool { return size(file) > 200 }) {
+		wrong("there is no storm")
+	}
+	now := int64(0)
+	began := time.Now()
+	r, err := d.Abandon(ctx, v.ID, api.AbandonRequest{GraceMS: &now})
+	if err != nil {
+		wrong("abandon: %v", err)
+	}
+	out.State, out.Complete, out.Mechanism, out.Unconfirmed = r.State, r.Complete, r.Mechanism, r.Unconfirmed
+	out.Survivors, out.Notes = len(r.Survivors), append(r.Notes, fmt.Sprintf("it took %v, %d rounds", time.Since(began), r.Rounds))
+	before, canary := size(file), size(d.path("beats/canary"))
+	if !await(func() bool { return size(d.path("beats/canary")) > canary+10 }) {
+		wrong("the canary is dead")
+	}
+	if size(file) != before {
+		out.Alive = []string{"storm"}
+	}
+	if r.Complete == (len(out.Alive) > 0) || !r.Complete && r.Unconfirmed == "" {
+		wrong("complete is %v, unconfirmed %q, and beats on: %v", r.Complete, r.Unconfirmed, out.Alive)
+	}
+	return out
 }
 
 // judge compares a receipt with what beats on.

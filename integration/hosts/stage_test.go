@@ -29,6 +29,7 @@ type stage struct {
 	Errno  syscall.Errno
 	UID    int
 	Serve  []string // more words for the service
+	Storm  bool     // a storm of forks is ended, too
 	Long   bool     // it is tried with PINFOLD_TEST_LONG=1 only
 
 	// What the test fills in.

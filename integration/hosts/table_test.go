@@ -52,7 +52,7 @@ func checkTable(t *testing.T, all []stage, seen []*outcome) {
 
 func row(s stage, o *outcome) string {
 	line := "| " + s.Name + " | `" + string(o.Grade) + "`"
-	for _, one := range o.Trials {
+	for _, one := range o.Trials[:4] {
 		line += " | " + one.words()
 	}
 	return line + " |\n"

@@ -307,7 +307,7 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 		if over, err := h.Exited(); err == nil && over {
 			continue
 		}
-		p, err := x.host.fb.HoldHandle(h)
+		p, err := x.holdLaunch(id, h)
 		if err != nil {
 			out.Notes = append(out.Notes, fmt.Sprintf("hold %s: %v", id, err))
 			continue
@@ -323,6 +323,22 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 	}
 	nameSurvivors(out, held)
 	x.killKnown(ctx, until, out)
+}
+
+// holdLaunch holds a launched process by its handle, or, where a sandbox lets no
+// signal through that, by what else there is.
+func (x *bare) holdLaunch(id string, h *pidfd.Handle) (*fallback.Process, error) {
+	if !sandboxed(h.Signal(0)) {
+		return x.host.fb.HoldHandle(h)
+	}
+	x.mu.Lock()
+	rec := x.started(x.procs[id].started).Identity
+	x.mu.Unlock()
+	p, v, why := x.host.fb.Recall(rec)
+	if p == nil {
+		return nil, fmt.Errorf("it is %s: %s", v, join(why))
+	}
+	return p, nil
 }
 
 // killKnown ends launches without a keeper or a handle by what they are known by;
@@ -389,7 +405,7 @@ func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 		out.Notes = append(out.Notes, "the launched process had ended: what it has left below the keeper is not told apart, and ends with the turn")
 		return out, nil
 	}
-	p, err := x.host.fb.HoldHandle(h)
+	p, err := x.holdLaunch(process, h)
 	if err != nil {
 		return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
 	}
