@@ -28,8 +28,11 @@ type keeper struct {
 	opts Options
 	uid  uint32
 	null int
-	proc bool      // /proc is our own PID namespace's
-	stat [512]byte // for one read of a file there
+	proc bool // /proc is our own PID namespace's
+	// orphans is why those of the turn do not become our children, where a filter
+	// forbids it. With a cgroup the turn is held all the same.
+	orphans error
+	stat    [512]byte // for one read of a file there
 
 	nonce   string // empty until the first hello
 	work    *work  // nil until hold

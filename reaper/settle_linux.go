@@ -36,8 +36,8 @@ func (k *keeper) settle() error {
 		if err := sys.EnterPIDNamespace(); err != nil {
 			return err
 		}
-	} else if err := sys.SetSubreaper(true); err != nil {
-		return err
+	} else {
+		k.orphans = sys.SetSubreaper(true)
 	}
 	// The child shares our memory until it executes, also after it has become
 	// another user: undumpable keeps that user from tracing it.

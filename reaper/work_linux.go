@@ -27,6 +27,9 @@ func (k *keeper) hold(h *wire.Hold) *wire.Error {
 	if k.work != nil && (k.work.path != h.Work || k.work.bare != h.Bare) {
 		return refusal(wire.ErrProtocol, "holds already "+k.work.path)
 	}
+	if h.Bare && k.orphans != nil {
+		return refusalOf(wire.ErrInternal, "become a subreaper", "", k.orphans)
+	}
 	if k.work == nil && h.Bare {
 		k.work = &work{bare: true, dir: -1, events: -1, freeze: -1}
 	} else if k.work == nil {
