@@ -151,6 +151,7 @@ func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 		}
 		x.endEscaped(id, h, deadline, &out)
 	}
+	x.unproved(deadline, &out)
 	x.endBeside(deadline, &out)
 	if len(out.Survivors) == 0 {
 		out.EmptyAt = time.Now()
@@ -175,12 +176,14 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *c
 	defer cancel()
 	ended := h.Wait(ctx) == nil || !x.running(id)
 	out.Escaped = append(out.Escaped, id)
+	verdict := api.VerdictGone
 	if !ended {
+		verdict = api.VerdictOwned
 		out.Survivors = append(out.Survivors, api.Survivor{PID: h.PID(), State: "?", Cgroup: where})
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.escaped = append(x.escaped, api.Outside{PID: h.PID(), Process: id, Cgroup: where, Ended: ended,
+	x.escaped = append(x.escaped, api.Outside{PID: h.PID(), Process: id, Cgroup: where, Ended: ended, Verdict: verdict,
 		Evidence: "launched by Pinfold, held by its pidfd; it had left the turn's cgroup"})
 }
 
@@ -201,7 +204,7 @@ func (x *hold) Census(ctx context.Context) ([]api.Outside, error) {
 	}
 	fault.Point("census.answered")
 	for _, o := range m.Census.Outside {
-		out = append(out, api.Outside{PID: o.PID, Process: o.Process, Comm: o.Comm, Cgroup: o.Cgroup,
+		out = append(out, api.Outside{PID: o.PID, Process: o.Process, Comm: o.Comm, Cgroup: o.Cgroup, Verdict: api.VerdictForeign,
 			Evidence: "a descendant of the turn's keeper that left the turn's cgroup; it was not touched"})
 	}
 	return out, nil
