@@ -184,6 +184,10 @@ func (g *ending) dead(ctx context.Context) bool {
 			g.note(fmt.Sprintf("whether the root has a child left cannot be told: %v", err))
 			return false
 		}
+		if v, why := g.root.Verify(); v != api.VerdictOwned { // then others have its children
+			g.note(fmt.Sprintf("the root is %s: whose children are left cannot be told: %v", v, why))
+			return false
+		}
 		if len(list) == 0 {
 			return true
 		}

@@ -170,7 +170,9 @@ func (h *Host) signalMembers(anchor *Process, pgid int, sig syscall.Signal, res 
 		return false
 	}
 	done[anchor.rec] = true
-	res.Members = append(res.Members, signalled(anchor, "", sig))
+	if a, v, _ := anchor.look(); v == api.VerdictOwned && a.Group == pgid {
+		res.Members = append(res.Members, signalled(anchor, a.Comm, sig))
+	}
 	return false
 }
 

@@ -189,7 +189,7 @@ func TestVerdicts(t *testing.T) {
 // handles of its own for a moment.
 func recallFree(what string, rec api.Identity) row {
 	r := recall(what, rec)
-	for n := 0; n < 200 && !slices.Contains(r.why, "no process has its number"); n++ {
+	for n := 0; n < 1000 && !slices.Contains(r.why, "no process has its number"); n++ {
 		time.Sleep(10 * time.Millisecond)
 		r = recall(what, rec)
 	}
