@@ -139,8 +139,20 @@ export interface Quiet {
   unseen: string[];
 }
 
+export interface AdoptOptions {
+  /** With its descendants, as far as their parents live. */
+  tree?: boolean;
+  /** Even if it is an ancestor of ours, or we. */
+  ancestor?: boolean;
+  /** token: what cannot be moved is held by its identity alone. */
+  minGrade?: string;
+  stopSignal?: string;
+  labels?: Record<string, string>;
+  idempotencyKey?: string;
+}
+
 export type EventKind =
-  | 'begun' | 'launch' | 'exit' | 'oom' | 'limit' | 'degraded' | 'frozen' | 'thawed' | 'taken' | 'client_gone' | 'ending' | 'ended'
+  | 'begun' | 'launch' | 'adopted' | 'exit' | 'oom' | 'limit' | 'degraded' | 'frozen' | 'thawed' | 'taken' | 'client_gone' | 'ending' | 'ended'
   | 'unkillable' | 'resolved' | 'leftover' | 'outside' | 'job' | 'gap';
 
 export interface TurnEvent {
@@ -418,6 +430,8 @@ export class Turn implements AsyncDisposable {
   exec(file: string, args?: readonly string[] | null, options?: ExecOptions<StringEncoding>): ExecPromise<string>;
   exec(file: string, options: ExecOptions<'buffer' | null>): ExecPromise<Buffer>;
   exec(file: string, args: readonly string[] | null, options: ExecOptions<'buffer' | null>): ExecPromise<Buffer>;
+  /** Takes a process that runs already into the turn. */
+  adopt(pid: number, options?: AdoptOptions): Promise<Process>;
   /** The API's LaunchRequest as it is; an idempotency key is added. */
   launch(request: { argv: readonly string[]; [field: string]: unknown }, options?: { signal?: AbortSignal }): Promise<Process>;
   process(id: string): Promise<Process>;

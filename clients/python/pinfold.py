@@ -72,7 +72,7 @@ __all__ = [
     "PIPE", "STDOUT", "DEVNULL", "CalledProcessError", "CompletedProcess", "SubprocessError", "TimeoutExpired",
     "PinfoldError", "BadRequest", "Forbidden", "PeerUnverifiable", "NotFound", "Timeout", "TurnOver", "StaleEpoch",
     "IdempotencyConflict", "StdinClosed", "Unsupported", "TooLarge", "ExecFailed", "LaunchRefused", "GradeUnavailable", "LimitUnavailable",
-    "KeeperLost", "Unavailable", "Internal", "ProcessLost",
+    "AdoptRefused", "KeeperLost", "Unavailable", "Internal", "ProcessLost",
 ]
 
 _log = logging.getLogger("pinfold")
@@ -193,6 +193,12 @@ class LimitUnavailable(PinfoldError):
     code = "limit_unavailable"
 
 
+class AdoptRefused(PinfoldError):
+    """A process that runs is not adopted: details["reason"] says why, and
+    details["pid"] which one it is that stands in the way."""
+    code = "adopt_refused"
+
+
 class KeeperLost(PinfoldError):
     """The turn's keeper is gone: abandon the turn and begin another."""
     code = "keeper_lost"
@@ -216,7 +222,8 @@ class ProcessLost(PinfoldError):
 
 _ERRORS: Mapping[str, Type[PinfoldError]] = {c.code: c for c in (
     BadRequest, Forbidden, PeerUnverifiable, NotFound, Timeout, TurnOver, StaleEpoch, IdempotencyConflict, StdinClosed,
-    Unsupported, TooLarge, ExecFailed, LaunchRefused, GradeUnavailable, LimitUnavailable, KeeperLost, Unavailable, Internal)}
+    Unsupported, TooLarge, ExecFailed, LaunchRefused, GradeUnavailable, LimitUnavailable, AdoptRefused,
+    KeeperLost, Unavailable, Internal)}
 
 
 _BOTH: Dict[Tuple[type, type], Type[PinfoldError]] = {}
@@ -823,6 +830,12 @@ def _is_text(s: str) -> bool:
     return True
 
 
+def _start_ticks(pid: int) -> int:
+    """Field 22 of /proc/pid/stat, which with the number means one process."""
+    with open(f"/proc/{pid}/stat", "rb") as f:
+        return int(f.read().rpartition(b")")[2].split()[22 - 3])
+
+
 def _words(name: str, words: Optional[List[str]]) -> Json:
     """Words of a launch, as text or, where they are not, as bytes."""
     if words is None:
@@ -1037,6 +1050,31 @@ class Turn:
             group=group, groups=groups, umask=umask, rlimits=rlimits, nice=nice, oom_score_adj=oom_score_adj, no_new_privs=no_new_privs,
             pass_fds=pass_fds, stop_signal=stop_signal, deadline=deadline, labels=labels, idempotency_key=idempotency_key, **more)
         return self._launch(body, fds)
+
+    def adopt(self, pid: int, *, tree: bool = False, ancestor: bool = False, min_grade: str = "", stop_signal: str = "",
+              labels: Optional[Mapping[str, str]] = None, idempotency_key: str = "") -> Process:
+        """Takes a process that runs already into the turn; it stays its parent's
+        child, keeps its streams, and ends with the turn.
+
+        tree: with its descendants, as far as their parents live. ancestor: even if
+        it is an ancestor of ours, or we. min_grade: "token" holds what cannot be
+        moved by its identity alone; then what it forks is not held. Raises
+        AdoptRefused. The process is opened once, here: whoever gets its number
+        later is not meant.
+        """
+        body = _said(tree=tree or None, ancestor=ancestor or None, min_grade=min_grade, stop_signal=stop_signal,
+                     labels=dict(labels) if labels else None, idempotency_key=idempotency_key)
+        self._fence(body)
+        fds: List[int] = []
+        try:
+            if hasattr(os, "pidfd_open"):
+                fds.append(os.pidfd_open(pid))  # Python 3.9
+            else:
+                body["process"] = {"pid": pid, "start_ticks": _start_ticks(pid)}
+            return Process(self, self.client._again(lambda: self.client._call("POST", self._path + "/adopt", body, fds=fds)))
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _launch(self, body: Json, fds: _Fds) -> Process:
         self._fence(body)

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 import unittest
+import unittest.mock
 from pathlib import Path
 from unittest import mock
 
@@ -233,6 +234,38 @@ class InPlace(ServiceCase):
             self.assertEqual(sorted(m["comm"] for m in t.tree())[-1], "sleep")
             self.assertTrue(t.abandon(grace=0).complete)
             self.assertEqual(p.wait(60), -signal.SIGKILL)  # our own child still
+
+
+class Adopted(ServiceCase):
+    """What ran before there was a turn."""
+
+    def test_adopt(self):
+        t = self.turn()
+        argv = ["sh", "-c", "sleep 600 & echo; wait"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as p, subprocess.Popen(["sleep", "600"]) as canary:
+            p.stdout.readline()
+            one = t.adopt(p.pid, tree=True, labels={"k": "v"})
+            self.assertEqual((one.pid, one.info["adopted"]["moved"], one.info["labels"], one.status.running), (p.pid, 2, {"k": "v"}, True))
+            with self.assertRaises(pinfold.AdoptRefused) as held:
+                t.adopt(p.pid)
+            self.assertEqual(held.exception.details["reason"], "held")
+            with self.assertRaises(pinfold.AdoptRefused) as us:
+                t.adopt(os.getpid())
+            self.assertIn(us.exception.details["reason"], ("ancestor", "pinfold"))  # we may have started the service
+            self.assertIn("adopted", [e.kind for e in t.events()])
+            r = t.abandon(grace=0)
+            self.assertTrue(r.complete and r.processes[0]["adopted"] and r.processes[0]["evidence"])
+            self.assertEqual(p.wait(60), -signal.SIGKILL)  # our own child still
+            self.assertIsNone(canary.poll())
+            canary.kill()
+
+    def test_by_its_start_tick(self):
+        t = self.turn()
+        with subprocess.Popen(["sleep", "600"]) as p, unittest.mock.patch.object(os, "pidfd_open", create=True):
+            del os.pidfd_open
+            self.assertEqual(t.adopt(p.pid).pid, p.pid)
+            self.assertTrue(t.abandon(grace=0).complete)
+            self.assertEqual(p.wait(60), -signal.SIGKILL)
 
 
 class Restarts(ServiceCase):

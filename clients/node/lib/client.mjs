@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ChildProcess } from './child.mjs';
 import { PinfoldError } from './errors.mjs';
@@ -164,6 +164,12 @@ export class Client {
  * began, or took, carries the epoch that it had then: once another has taken it,
  * that is stale_epoch, and touches nothing.
  */
+/** Field 22 of /proc/PID/stat, which with the number means one process. */
+function startTicks(pid) {
+  const stat = readFileSync(`/proc/${Number(pid)}/stat`, 'latin1');
+  return Number(stat.slice(stat.lastIndexOf(')') + 1).trim().split(/\s+/)[22 - 3]);
+}
+
 export class Turn {
   receipt = null;
   #ours; // the epoch in which we are its client
@@ -294,6 +300,22 @@ export class Turn {
     const { wire } = this.client;
     const json = { idempotency_key: randomUUID(), ...this.fence(), ...request };
     return new Process(this, await wire.again(() => wire.call('POST', `${this.path}/processes`, { json, signal }), { signal }));
+  }
+
+  /**
+   * Takes a process that runs already into the turn; it stays its parent's child,
+   * keeps its streams, and ends with the turn. tree: with its descendants, as far as
+   * their parents live. ancestor: even if it is an ancestor of ours, or we. minGrade
+   * token: what cannot be moved is held by its identity alone. It is named by its
+   * number and start tick, as they are now. Throws code adopt_refused.
+   */
+  async adopt(pid, { tree, ancestor, minGrade, stopSignal, labels, idempotencyKey } = {}) {
+    const { wire } = this.client;
+    const json = {
+      idempotency_key: idempotencyKey ?? randomUUID(), ...this.fence(), process: { pid, start_ticks: startTicks(pid) },
+      tree: tree || undefined, ancestor: ancestor || undefined, min_grade: minGrade, stop_signal: stopSignal, labels,
+    };
+    return new Process(this, await wire.again(() => wire.call('POST', `${this.path}/adopt`, { json })));
   }
 
   /** child_process.spawn, in the turn. */

@@ -20,6 +20,22 @@ async function endedBy(turn) {
   return (await client.receipt(turn.id)).reason;
 }
 
+describe('a process that ran before', () => {
+  it('is adopted, and ends with the turn', async () => {
+    const turn = await begun();
+    const [child, canary] = [spawn('sh', ['-c', 'sleep 600 & echo; wait'], { stdio: ['ignore', 'pipe', 'inherit'] }), spawn('sleep', ['600'])];
+    await once(child.stdout, 'data');
+    const p = await turn.adopt(child.pid, { tree: true, labels: { k: 'v' } });
+    assert.deepEqual([p.info.pid, p.info.adopted.moved, p.info.labels], [child.pid, 2, { k: 'v' }]);
+    await assert.rejects(turn.adopt(child.pid), { code: 'adopt_refused', details: { reason: 'held', pid: String(child.pid), turn: turn.id } });
+    const over = once(child, 'exit');
+    assert.equal((await turn.abandon({ grace: 0 })).complete, true);
+    assert.deepEqual(await over, [null, 'SIGKILL']);
+    assert.equal(canary.exitCode ?? canary.signalCode, null);
+    canary.kill('SIGKILL');
+  });
+});
+
 describe('clocks', () => {
   it('are told and renewed', async () => {
     const turn = await begun({ wall: 3_600_000, lease: 600_000, idle: 300_000, idleBy: ['cpu', 'output'], leftoversMax: 60_000 });
