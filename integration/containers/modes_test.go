@@ -94,10 +94,11 @@ func modes() []mode {
 			b.cgroups("rw")
 			b.refuse(syscall.EPERM, "pidfd_open", "pidfd_send_signal")
 		}},
-		{name: "prctl refused: no subreaper, no parent-death signal", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) {
+		{name: "prctl refused: no subreaper, no parent-death signal", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.refusePrctl()
 		}},
+		{name: "the same, cgroups read-only", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) { b.refusePrctl() }},
 		{name: "at most 64 tasks", grade: api.GradeCgroup, needs: "pids", change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.limit(limited("pids", b, "pids.max", "64"))

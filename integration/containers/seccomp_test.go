@@ -50,9 +50,9 @@ func errno(e syscall.Errno) *uint {
 }
 
 // refusePrctl refuses what an init would like to do by prctl(2): be a subreaper,
-// have a signal when its parent ends, and have its memory read by nobody.
+// and have a signal when its parent ends.
 func (b *bundle) refusePrctl() {
-	for _, option := range []uint64{1, 4, 36} { // PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER
+	for _, option := range []uint64{1, 36} { // PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 		b.Linux.Seccomp.Syscalls = append(b.Linux.Seccomp.Syscalls, specs.LinuxSyscall{Action: specs.ActErrno, ErrnoRet: errno(syscall.EPERM),
 			Names: []string{"prctl"}, Args: []specs.LinuxSeccompArg{{Index: 0, Value: option, Op: specs.OpEqualTo}}})
 	}
