@@ -156,6 +156,7 @@ func (l *room) account(res Result, spared []int, canary, keeper int, root bool) 
 // children files, by scanning and without any /proc; a canary and what is spared
 // live.
 func TestEscapees(t *testing.T) {
+	suite.Command(t, "keeper") // which the labs start
 	for _, test := range []struct {
 		mode, wants string
 		how         How

@@ -21,6 +21,7 @@ import (
 var suite = systest.New(map[string]systest.Helper{
 	"keeper":  keeper,
 	"lab":     lab,
+	"inside":  inside,
 	"threads": threads,
 })
 

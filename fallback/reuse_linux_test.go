@@ -228,6 +228,7 @@ func inAnotherCgroup(l *room, r *recycled, cgroups []string) error {
 // has it now, and by whatever it is told.
 func TestRecycled(t *testing.T) {
 	systest.Root(t)
+	suite.Command(t, "threads") // which the lab starts
 	var dirs []string
 	if m, _, err := sys.FindCgroup2(); err == nil {
 		for _, name := range []string{"a", "b"} {
