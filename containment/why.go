@@ -85,6 +85,15 @@ func (t *turn) because(v api.Turn) []string {
 			out = append(out, t.receipt.Notes...)
 		}
 	}
+	for _, p := range v.Processes {
+		if a := p.Adopted; a != nil && p.Status.State == api.ProcessRunning {
+			how := "by its identity alone, and what it forks is not"
+			if a.Moved > 0 {
+				how = "in the turn's cgroup"
+			}
+			say("%s ran before and was adopted %s ago, by uid %d (process %d); it is held %s", p.ID, ago(a.At), a.By.UID, a.By.PID, how)
+		}
+	}
 	if v.Frozen {
 		say("it is frozen: its processes and its clocks stand still")
 	}

@@ -151,3 +151,19 @@ func cannotOpen(pid int, err error) error {
 	}
 	return err
 }
+
+// adoptionText says how a process came into its turn that ran before.
+func adoptionText(p api.Process) string {
+	if p.Adopted == nil {
+		return ""
+	}
+	how := "by its identity alone"
+	if p.Adopted.Moved > 0 {
+		how = count(p.Adopted.Moved, "process") + " moved out of " + clean(p.Adopted.From)
+	}
+	words := []string{fmt.Sprintf("adopted %s by %s", stamp(p.Adopted.At), clean(actorText(p.Adopted.By))), how}
+	for _, e := range p.Adopted.Evidence {
+		words = append(words, clean(e))
+	}
+	return wrap("  "+clean(p.ID)+"  ", words, ";")
+}

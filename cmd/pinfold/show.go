@@ -77,6 +77,9 @@ func renderTurn(t api.Turn, now time.Time, st style) string {
 			p.add(x.ID, num(x.PID), statusText(x.Status), age(now.Sub(x.StartedAt)), command(x.Argv))
 		}
 		b.WriteString("\n" + p.render(st))
+		for _, x := range t.Processes {
+			b.WriteString(adoptionText(x))
+		}
 	}
 	b.WriteString(survivorsText(t.Survivors, st))
 	return b.String()
