@@ -84,7 +84,8 @@ func Binaries(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(buildDir(t), "bin")
 	once(t, dir, func() error {
-		_, err := command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", dir+"/",
+		_, err := command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath",
+			"-ldflags=pinfold.dev/cmd/pinfold-init=-s -w -E pinfold.dev/reaper/pid1.early", "-o", dir+"/",
 			"./cmd/pinfold", "./cmd/pinfold-init")
 		return err
 	})

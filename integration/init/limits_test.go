@@ -113,6 +113,37 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
+// The same of cgroup v2, where the command has a cgroup of its own, too. (A virtual
+// machine of package integration has the controller where this machine has not.)
+func TestOutOfMemoryInCgroup2(t *testing.T) {
+	buildsAlone(t, func(t *testing.T, bin string) {
+		python, err := lookPython()
+		if err != nil {
+			missing(t, "python3")
+		}
+		file := filepath.Join(t.TempDir(), "status")
+		eat := python + ` -c 'b = bytearray(200 << 20); print(len(b))'`
+		for _, s := range []stage{
+			container(t, bin, "rw", []string{"--status", file}, "exec "+eat),
+			{Cgroups: []string{ownCgroup(t) + "/cgroup.procs"}, Argv: []string{bin, "--status", file, "--", "/bin/sh", "-c", "exec " + eat}},
+		} {
+			dir := filepath.Dir(s.Cgroups[0])
+			if !there(dir + "/memory.max") {
+				missing(t, "the memory controller of cgroup v2")
+			}
+			write(t, dir+"/memory.max", "100M")
+			if there(dir + "/memory.swap.max") {
+				write(t, dir+"/memory.swap.max", "0")
+			}
+			code, out := result(t, s)
+			told, _ := os.ReadFile(file)
+			if code != 137 || !strings.Contains(out, "(with signal 'SIGKILL'): out of memory") || !strings.Contains(string(told), `"oom":true`) {
+				t.Errorf("code %d, status %s\n%s", code, told, out)
+			}
+		}
+	})
+}
+
 // Filters that refuse what an init could do without.
 func TestRefusedCalls(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {

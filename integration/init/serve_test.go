@@ -27,7 +27,7 @@ func container(t *testing.T, bin, cgroup2 string, flags []string, text string) s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := script(bin, append([]string{"--serve=" + pinfold, "--serve-timeout=60s"}, flags...), "PATH="+run.dir+":$PATH; "+text)
+	s := script(bin, append([]string{"--serve=" + pinfold, "--serve-timeout=60s"}, flags...), "PATH="+filepath.Dir(pinfold)+":$PATH; "+text)
 	s.Cgroup2, s.Tmpfs = cgroup2, []string{"/run", "/var/lib"}
 	s.Cgroups = []string{ownCgroup(t) + "/cgroup.procs"}
 	return s
