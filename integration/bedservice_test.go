@@ -31,6 +31,24 @@ func TestServiceInBeds(t *testing.T) {
 	}
 }
 
+// A user's own service, as its unit runs it at that user's manager, is restarted and
+// killed under the same load. There is less of it: the rest is as root's.
+func TestUsersServiceInBeds(t *testing.T) {
+	needRoot(t)
+	beds := map[string]string{"trixie": "trixie"}
+	if os.Getenv("PINFOLD_TEST_LONG") == "1" {
+		beds["host"] = ""
+	}
+	for name, root := range beds {
+		t.Run(name, func(t *testing.T) {
+			o := shippedUnits("service", "bed")
+			o.Timeout = 3 * time.Minute
+			o.Env = append(o.Env, "PINFOLD_LOAD_ROUNDS=3")
+			InNamespaceBed(t, root, o, "^TestRestartUnderLoadThere$")
+		})
+	}
+}
+
 // shell is a request for a shell command.
 func shell(script string, words ...string) api.LaunchRequest {
 	return api.LaunchRequest{Argv: append([]string{"/bin/sh", "-c", script}, words...)}
