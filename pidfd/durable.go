@@ -110,12 +110,12 @@ func by(r Rung) string { return "looked for by " + string(r) }
 
 // verified lets go of a handle that is not owned.
 func (o *Opener) verified(h *Handle, rec api.Identity, rung Rung) (*Handle, api.Verdict, []string) {
-	now, err := o.loc.Look(h, o.here)
+	now, err := o.look(h, rec)
 	v, why := api.VerdictUnverifiable, []string(nil)
 	if err != nil {
 		why = []string{err.Error()}
 	} else {
-		v, why = Compare(rec, now.Identity, h.Life())
+		v, why = Compare(rec, now, h.Life())
 	}
 	why = append([]string{by(rung)}, why...)
 	if v != api.VerdictOwned {
@@ -123,6 +123,23 @@ func (o *Opener) verified(h *Handle, rec api.Identity, rung Rung) (*Handle, api.
 		return nil, v, why
 	}
 	return h, v, why
+}
+
+// look reads what Compare asks for: the inode alone where it decides, which saves
+// most of the cost.
+func (o *Opener) look(h *Handle, rec api.Identity) (api.Identity, error) {
+	if rec.Ino != 0 && o.inodes {
+		now := api.Identity{PID: h.pid, Boot: o.here.Boot}
+		err := h.use(func(fd int) error {
+			now.Ino, _ = sys.PidfsIno(fd)
+			return nil
+		})
+		if err != nil || now.Ino != 0 {
+			return now, err
+		}
+	}
+	now, err := o.loc.Look(h, o.here)
+	return now.Identity, err
 }
 
 // byHandle has the kernel open the process whose inode was recorded. ESTALE is

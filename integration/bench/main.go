@@ -109,6 +109,7 @@ func onMachine() []measurement {
 	return append(ms,
 		measurement{"abandon-launched-1000", 6, func(b *bench, rounds int) error { return b.abandonLaunched(1000, rounds) }},
 		measurement{"bomb", 10, (*bench).bombs},
+		measurement{"identity", 20, (*bench).identity},
 		measurement{"idle", 1, (*bench).idle},
 		measurement{"start", 1, (*bench).start},
 	)
