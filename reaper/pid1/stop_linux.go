@@ -89,7 +89,10 @@ func (b *init_) stopAsked() {
 	case phaseServe:
 		b.code = codeSignalled + sigTERM
 		b.stopService()
-	case phaseRest, phaseTurns, phaseService:
+	case phaseTurns, phaseService:
+		b.restEnd = now() // for all that is still to come
+		b.deadline = b.restEnd
+	case phaseRest:
 		b.deadline = now()
 	case phaseWait:
 		if b.o.killRest {
