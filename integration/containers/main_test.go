@@ -45,6 +45,9 @@ type world struct {
 var run world
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(guardEnv); spec != "" {
+		os.Exit(guard.Play(spec))
+	}
 	switch role := os.Getenv(roleEnv); role {
 	case "":
 		flag.Parse()
@@ -52,8 +55,6 @@ func TestMain(m *testing.M) {
 			os.Exit(m.Run()) // each skips by itself
 		}
 		os.Exit(outside())
-	case "guard":
-		os.Exit(guard.Play(os.Getenv(guardEnv)))
 	case "host":
 		os.Exit(playHost())
 	case "tests":
@@ -99,18 +100,17 @@ func outside() int {
 		return 1
 	}
 	self, err := os.Executable()
-	if err == nil {
-		_ = os.Setenv(roleEnv, "guard")
-		var g *guard.Guard
-		if g, err = guard.Start(self, guardEnv, w.cgroup, w.dir); err == nil {
-			defer func() { _ = g.Done() }()
-		}
-	}
 	if err != nil {
-		fmt.Println("start the guard:", err)
+		fmt.Println("find this program:", err)
+		return 1
+	}
+	g, err := guard.Start(self, guardEnv, w.cgroup, w.dir)
+	if err != nil {
+		fmt.Println(err)
 		_ = w.remove()
 		return 1
 	}
+	defer func() { _ = g.Done() }()
 	code := w.boot(self)
 	if err := w.remove(); err != nil {
 		fmt.Println("after all tests:", err)
