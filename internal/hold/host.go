@@ -17,6 +17,7 @@ import (
 	"pinfold.dev/fallback"
 	"pinfold.dev/internal/feature"
 	"pinfold.dev/internal/sys"
+	"pinfold.dev/pidfd"
 	"pinfold.dev/systemd"
 )
 
@@ -64,6 +65,7 @@ type Host struct {
 	unproven map[api.Grade]string  // what an earlier self-test speaks for, and why
 	ctrls    []string              // controllers that turns at grade cgroup get
 
+	opener  *pidfd.Opener // of recorded processes; thousands, when the service starts
 	tending sync.Mutex
 	place   sys.Place // of the runtime directory; below tending
 
@@ -87,7 +89,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{cfg: cfg, log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}, fb: fallback.NewHost(), tried: map[api.Grade]verdict{}}
+	h := &Host{cfg: cfg, opener: pidfd.NewOpener(), log: cfg.Log, boot: bootID(), unproven: map[api.Grade]string{}, fb: fallback.NewHost(), tried: map[api.Grade]verdict{}}
 	h.takeKept()
 	if err := h.checkInit(); err != nil {
 		return nil, err

@@ -101,7 +101,7 @@ func (h *Host) openKeeper(ctx context.Context, turn string, rec api.Identity) (l
 // openLeader opens the recorded process by a handle, or else by what it was known
 // by.
 func (h *Host) openLeader(rec api.Identity) (leader, api.Verdict, []string) {
-	p, v, why := pidfd.OpenVerified(rec)
+	p, v, why := h.opener.Open(rec)
 	if v == api.VerdictOwned {
 		return p, v, why
 	}
@@ -238,7 +238,7 @@ func (x *keeping) reopen(s wire.Started, vouched func(*pidfd.Handle) error) {
 	if id := x.body.livesIn(s.Process); id != 0 { // it was recorded where it was born
 		rec.CgroupID = id
 	}
-	h, v, why := pidfd.OpenVerified(rec)
+	h, v, why := x.host.opener.Open(rec)
 	if v != api.VerdictOwned {
 		h = x.claimKept(s.Process, rec)
 	} else if err := vouched(h); err != nil {

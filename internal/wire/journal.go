@@ -73,7 +73,7 @@ func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
 // lineRoom is how long a line may be: as long as any, or as a file that is smaller
 // than that, with what may come to it. Thousands may be read when a service starts.
 func lineRoom(r io.Reader) int {
-	const more = 64 << 10
+	const more = 16 << 10
 	if f, ok := r.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if fi, err := f.Stat(); err == nil && fi.Mode().IsRegular() && fi.Size() < maxLine-more {
 			return int(fi.Size()) + more
