@@ -105,7 +105,7 @@ func TestWindows(t *testing.T) {
 		"sh", "-c", `loader=$1; shift; for exe; do "$loader" "$exe" -test.v || status=1; done; exit ${status-0}`, "sh",
 		loader, bin+"/sys.test.exe", bin+"/pidfd.test.exe", bin+"/token.test.exe")
 	cmd.Dir = bin
-	cmd.Env = append(os.Environ(), "WINEPREFIX="+dir, "WINEDEBUG=-all", "PINFOLD_TEST_TABLE=Z:"+table)
+	cmd.Env = append(os.Environ(), "WINEPREFIX="+dir, "TMPDIR="+dir, "WINEDEBUG=-all", "PINFOLD_TEST_TABLE=Z:"+table)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
