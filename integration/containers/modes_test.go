@@ -47,6 +47,12 @@ func modes() []mode {
 			b.Linux.Seccomp = nil // Docker's lets it make namespaces then
 			b.env("PINFOLD_ALLOW_PIDNS=yes")
 		}},
+		{name: "cgroups read-only, any uid, user and PID namespaces allowed", grade: api.GradePIDNS, change: func(t testing.TB, b *bundle) {
+			b.user(1000680000, 0)
+			b.Linux.Seccomp = nil
+			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil // else the kernel lets nobody mount another /proc
+			b.env("PINFOLD_ALLOW_PIDNS=yes")
+		}},
 		{name: "cgroups read-only, CAP_SYS_ADMIN, --cgroup-rw", flags: []string{"--cgroup-rw"}, grade: api.GradeCgroup,
 			change: func(t testing.TB, b *bundle) {
 				b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
