@@ -40,7 +40,7 @@ lint: ## gofmt, vet, staticcheck, and build the identity packages elsewhere
 		echo "$$p: go vet $(identity)"; GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $(identity) || exit 1; done
 	@for p in darwin/amd64 darwin/arm64 freebsd/amd64; do \
 		echo "$$p: go test -c ./fallback/token"; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fallback/token || exit 1; done
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o /dev/null ./fallback/token || exit 1; done
 
 bench: build ## measure against the budget; BENCHFLAGS=-list tells more
 	$(GO) run ./integration/bench -bin bin $(BENCHFLAGS)

@@ -91,7 +91,7 @@ func TestWindows(t *testing.T) {
 
 	bin := t.TempDir()
 	began := time.Now()
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", bin+"/", "./internal/sys", "./pidfd", "./fallback/token")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-o", bin+"/", "./internal/sys", "./pidfd", "./fallback/token")
 	build.Dir = "../.."
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
