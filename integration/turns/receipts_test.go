@@ -1,0 +1,166 @@
+package turns
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pinfold.dev/api"
+)
+
+// Each row of a receipt says what the process was known by, and how its end was seen.
+func TestReceiptTellsItsEvidence(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{})
+		x := s.begin(t, api.BeginRequest{})
+		f := files(t, "killed", "outsider", "away")
+		x.launch(helper(t, "exit", "3"))
+		x.launch(helper(t, "beat", f[0]))
+		x.adopt(outsider(t, nil, "beat", f[1]).pid, api.AdoptRequest{})
+		x.joiner(nil, "sleep", "3600")
+		away := x.launch(helper(t, "beat", f[2]))
+		heart(f[2]).beating(t)
+		place(t, "away", away.PID)
+		eventually(t, "the first has ended", func() bool {
+			p, err := s.Process(t.Context(), x.ID, "p1")
+			return err == nil && p.Status.State == api.ProcessExited
+		})
+		r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+		if err != nil || !r.Complete || len(r.Processes) != 5 {
+			t.Fatalf("%+v (%v)", r, err)
+		}
+		stopped(t, heart(f[0]), heart(f[1]), heart(f[2]))
+		for i, want := range []struct{ by, first, last string }{
+			{"itself", "launched by the turn's keeper", "its keeper reaped it"},
+			{"kill", "launched by the turn's keeper", "its keeper reaped it"},
+			{"kill", "the caller has sent its pidfd", "its parent reaped it"},
+			{"kill", "it moved itself in", "its parent reaped it"},
+			{"kill", "launched by the turn's keeper", "ended through its handle"},
+		} {
+			p := r.Processes[i]
+			if p.EndedBy != want.by || p.Verdict != api.VerdictGone || len(p.Evidence) < 2 ||
+				!strings.Contains(p.Evidence[0], want.first) || !strings.Contains(p.Evidence[len(p.Evidence)-1], want.last) {
+				t.Errorf("%s: %s, %s, on %q", p.ID, p.EndedBy, p.Verdict, p.Evidence)
+			}
+		}
+		gone := func(o api.Outside) bool { return o.Process == away.ID && o.Ended && o.Verdict == api.VerdictGone }
+		if !slices.ContainsFunc(r.Outside, gone) || r.Counts.Foreign+r.Counts.Unverifiable != 0 {
+			t.Errorf("%+v %+v", r.Outside, r.Counts)
+		}
+	})
+}
+
+// What nothing proves any more is not signalled, and the receipt names it: a process
+// that has left its turn's cgroup, whose keeper and service are both gone, so that a
+// file is all that knows of it.
+func TestReceiptNamesWhatItRefused(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	newCanary(t, s)
+	x := s.begin(t, api.BeginRequest{})
+	f := files(t, "in", "away")
+	x.launch(helper(t, "beat", f[0]))
+	away := x.launch(helper(t, "beat", f[1]))
+	heart(f[0]).beating(t)
+	heart(f[1]).beating(t)
+	keeper := keeperOf(t, x)
+	s.kill()
+	place(t, "away", away.PID)
+	if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the keeper is gone", func() bool { return errors.Is(syscall.Kill(keeper, 0), syscall.ESRCH) })
+	s.restart()
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+	if err != nil || len(r.Processes) != 2 {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	stopped(t, heart(f[0]))
+	heart(f[1]).beating(t) // nobody could prove it
+	row := r.Processes[1]
+	if row.ID != away.ID || row.Verdict != api.VerdictUnverifiable || row.EndedBy != "nobody" || row.Evidence[len(row.Evidence)-1] != "so nothing was sent to it" {
+		t.Errorf("%+v", row)
+	}
+	named := func(o api.Refused) bool {
+		return o.PID == away.PID && o.Process == away.ID && o.Verdict == api.VerdictUnverifiable && len(o.Evidence) > 0
+	}
+	if !slices.ContainsFunc(r.Refused, named) || r.Counts.Unverifiable != 1 || r.Counts.Foreign != 0 {
+		t.Errorf("%+v %+v", r.Refused, r.Counts)
+	}
+	if err := syscall.Kill(away.PID, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+// An adopted process that leaves the turn's cgroup is still ended by its handle, and
+// nothing else that is where it went.
+func TestAdoptedThatLeaves(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	newCanary(t, s)
+	x := s.begin(t, api.BeginRequest{})
+	f := files(t, "one", "beside")
+	one, beside := outsider(t, nil, "beat", f[0]), outsider(t, nil, "beat", f[1])
+	heart(f[0]).beating(t)
+	p := x.adopt(one.pid, api.AdoptRequest{})
+	place(t, "away", one.pid, beside.pid)
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+	if err != nil || !r.Complete || len(r.Processes) != 1 || !r.Processes[0].Escaped || r.Processes[0].ID != p.ID {
+		t.Errorf("%+v (%v)", r, err)
+	}
+	<-one.gone
+	stopped(t, heart(f[0]))
+	heart(f[1]).beating(t)
+}
+
+// A process that is adopted while the turn ends is in it and ended, or is refused and
+// lives: nothing between.
+func TestAdoptWhileItEnds(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	in, out := 0, 0
+	for round := range 30 {
+		x := s.begin(t, api.BeginRequest{})
+		x.launch(helper(t, "beat", ""))
+		c := outsiderQuick(t)
+		id, f := named(t, c.pid)
+		done := make(chan error, 1)
+		go func() {
+			for range round % 5 * 2000 { // a little later each time
+				_ = strconv.Itoa(round)
+			}
+			_, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+			done <- err
+		}()
+		p, err := s.Adopt(t.Context(), x.ID, api.AdoptRequest{Process: id, Tree: true}, f)
+		f.Close()
+		if aerr := <-done; aerr != nil {
+			t.Fatal(aerr)
+		}
+		if err == nil {
+			in++
+			<-c.gone
+			if ws := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+				t.Errorf("adopted as %s: %v", p.ID, c.cmd.ProcessState)
+			}
+			continue
+		}
+		if !errors.Is(err, api.ErrTurnOver) && !errors.Is(err, api.ErrAdoptRefused) {
+			t.Errorf("round %d: %v", round, err)
+		}
+		out++
+		select {
+		case <-c.gone:
+			if errors.Is(err, api.ErrTurnOver) {
+				t.Errorf("round %d: refused, and dead: %v", round, err)
+			}
+		default:
+			if b, rerr := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/cgroup"); rerr == nil && strings.Contains(string(b), x.ID) {
+				t.Errorf("round %d: refused, and in the turn: %s", round, b)
+			}
+			c.kill()
+		}
+	}
+	t.Logf("%d were in, %d were refused", in, out)
+}
