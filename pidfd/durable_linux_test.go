@@ -186,3 +186,32 @@ func TestUnsupportedIsToldApart(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// BenchmarkOpen: finding recorded processes again, one alone and one of many, and
+// one that is gone.
+func BenchmarkOpen(b *testing.B) {
+	rec, err := open(b, sleeper(b).PID()).Identity()
+	if err != nil {
+		b.Fatal(err)
+	}
+	gone := rec
+	gone.Ino += 1 << 40
+	o := NewOpener()
+	for name, f := range map[string]func() (*Handle, api.Verdict, []string){
+		"alone":    func() (*Handle, api.Verdict, []string) { return OpenVerified(rec) },
+		"one-of":   func() (*Handle, api.Verdict, []string) { return o.Open(rec) },
+		"recycled": func() (*Handle, api.Verdict, []string) { return o.Open(gone) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				h, v, why := f()
+				if (v == api.VerdictOwned) != (name != "recycled") {
+					b.Fatal(v, why)
+				}
+				if h != nil {
+					h.Close()
+				}
+			}
+		})
+	}
+}
