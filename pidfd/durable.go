@@ -142,22 +142,6 @@ func (o *Opener) look(h *Handle, rec api.Identity) (api.Identity, error) {
 	return now.Identity, err
 }
 
-// look reads what the comparison needs: where the inode decides, nothing else.
-func (o *Opener) look(h *Handle, rec api.Identity) (api.Identity, error) {
-	if rec.Ino != 0 && o.inodes {
-		now := api.Identity{PID: h.pid, Boot: o.here.Boot, PIDNS: o.here.PIDNS, TimeNS: o.here.TimeNS}
-		err := h.use(func(fd int) error {
-			now.Ino, _ = sys.PidfsIno(fd)
-			return nil
-		})
-		if now.Ino != 0 || err != nil {
-			return now, err
-		}
-	}
-	now, err := o.loc.Look(h, o.here)
-	return now.Identity, err
-}
-
 // byHandle has the kernel open the process whose inode was recorded. ESTALE is
 // also what it says of a living one that our PID namespace does not show, so it
 // means gone only for a process that was recorded in this one; whether another has
