@@ -41,7 +41,7 @@ func (k *keeper) runCensuses() {
 	for _, c := range k.censuses {
 		switch {
 		case k.work.isBare() && (settled || err != nil || now.After(c.until)):
-			b := &wire.Census{Reaped: k.reaped, Alone: childless()}
+			b := &wire.Census{Reaped: k.reaped, Alone: k.deserted()}
 			b.Outside, b.Unseen = k.below()
 			k.send(c.c, wire.Message{ID: c.id, Census: b}, nil)
 			fault.Point("census.told")
@@ -81,7 +81,7 @@ func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 		l := queue[i]
 		m, inside, ending := k.look(l.pid, l.parent)
 		settled = settled && !ending
-		if ending {
+		if ending && (m == nil || !k.work.isBare()) { // else it may take forever, and nothing else would name it
 			continue
 		}
 		if !inside && m != nil {
@@ -113,11 +113,11 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 	if err != nil || st.PPID != parent {
 		return nil, false, true
 	}
-	if st.State == 'Z' || st.State == 'X' {
+	if (st.State == 'Z' || st.State == 'X') && (st.Threads <= 1 || !k.work.isBare()) { // of more, only the main thread has ended
 		return nil, true, parent == os.Getpid()
 	}
 	if statField(b, 9)&exiting != 0 {
-		return nil, false, true
+		return &wire.Member{PID: pid, Comm: st.Comm}, false, true
 	}
 	cgroup := ""
 	if b, err := sys.ProcFile(pid, "cgroup"); err == nil {

@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -44,7 +45,7 @@ func (k *keeper) endChildren(q question, e *wire.End) *wire.Error {
 	for scanned := false; !scanned; {
 		scanned = k.signalChildren(sig, &x.told)
 	}
-	x.told.Alone = childless()
+	x.told.Alone = k.deserted()
 	k.send(q.c, wire.Message{ID: q.id, Ended: &x.told}, nil)
 	return nil
 }
@@ -56,7 +57,7 @@ func (k *keeper) runEndings() {
 	left := k.endings[:0]
 	for _, x := range k.endings {
 		switch {
-		case childless():
+		case k.deserted():
 			x.told.Alone = true
 		case time.Now().Before(x.until):
 			if k.signalChildren(syscall.SIGKILL, &x.told) {
@@ -71,6 +72,36 @@ func (k *keeper) runEndings() {
 		fault.Point("end.told")
 	}
 	k.endings = left
+}
+
+// deserted tells that nobody below the keeper lives: it has no child, or, as while a
+// tracer holds them, only such as have ended and cannot be reaped yet. Those have
+// given their own children away before, so a list that reads the same before and
+// after that was seen misses nobody.
+func (k *keeper) deserted() bool {
+	if childless() {
+		return true
+	}
+	if !k.proc {
+		return false
+	}
+	self := syscall.Getpid()
+	before, err := childrenOf(self)
+	if err != nil || len(before) == 0 {
+		return false
+	}
+	for _, pid := range before {
+		b, err := sys.ProcFile(pid, "stat")
+		if err != nil {
+			return false
+		}
+		st, err := sys.ParseStat(b)
+		if err != nil || st.PPID != self || st.State != 'Z' || st.Threads > 1 {
+			return false
+		}
+	}
+	after, err := childrenOf(self)
+	return err == nil && slices.Equal(before, after)
 }
 
 // below lists who is below the keeper, as far as that can be seen.

@@ -16,6 +16,7 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/client"
 	guards "pinfold.dev/integration/guard"
+	"pinfold.dev/internal/sys"
 )
 
 // service is a running `pinfold serve` with directories of its own.
@@ -111,6 +112,14 @@ func (s *service) tryStart() error {
 		cmd.Env = []string{helperEnv + "=" + s.wrap[0], "PATH=" + os.Getenv("PATH")}
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	if isBare(s.grade) {
+		home, err := bareHome()
+		if err != nil {
+			return err
+		}
+		defer home.Close()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, UseCgroupFD: true, CgroupFD: int(home.Fd())}
+	}
 	if s.proc, err = run.kids.start(cmd); err != nil {
 		return err
 	}
@@ -127,6 +136,32 @@ func (s *service) tryStart() error {
 		if time.Now().After(end) {
 			return err
 		}
+	}
+}
+
+// isBare tells a grade that has no cgroups.
+func isBare(g api.Grade) bool { return !g.AtLeast(api.GradeCgroup) }
+
+// bareHome is a cgroup for services that make none: by it the guard ends what they
+// have started.
+func bareHome() (*os.File, error) {
+	path := run.cgroup + "/bare"
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	ino, err := sys.InoAt(sys.AtFDCWD, path)
+	if err != nil {
+		return nil, err
+	}
+	run.guard.tell("held", path, fmt.Sprint(ino))
+	return os.Open(path)
+}
+
+// needCgroups skips, at grades without them, what is about the turn's cgroup.
+func needCgroups(t *testing.T, g api.Grade) {
+	t.Helper()
+	if isBare(g) {
+		t.Skip("about cgroups, which grade " + string(g) + " has none of")
 	}
 }
 

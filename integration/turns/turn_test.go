@@ -35,6 +35,9 @@ func (s *service) begin(t *testing.T, req api.BeginRequest) *turn {
 	if v.Grade != s.grade {
 		t.Fatalf("the turn is held at grade %s, not %s: %q", v.Grade, s.grade, v.Degraded)
 	}
+	if v.Cgroup == "" { // it is in that of the service
+		return &turn{Turn: v, s: s, t: t}
+	}
 	ino, err := sys.InoAt(sys.AtFDCWD, v.Cgroup)
 	if err != nil {
 		t.Fatal(err)

@@ -118,10 +118,9 @@ func (x *bare) alone() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, m := range v.members {
-		if p := x.procs[m.launch]; p != nil && p.started.PID == m.Identity().PID {
-			continue // it has a handle of its own
+		if p := x.procs[m.launch]; p == nil || p.started.PID != m.Identity().PID { // who has a handle of its own
+			x.wards = append(x.wards, m)
 		}
-		x.wards = append(x.wards, m)
 	}
 }
 
@@ -171,9 +170,6 @@ func (x *bare) WaitJob(context.Context, string) error { return nil }
 
 // JobUsage says nothing.
 func (x *bare) JobUsage(string) api.Usage { return api.NoUsage() }
-
-// Usage says nothing: a cgroup counts.
-func (x *bare) Usage() api.Usage { return api.NoUsage() }
 
 // Join needs a cgroup: the keeper is not the parent of what it has not launched.
 func (x *bare) Join(context.Context, string, *os.File, func(string) error, func(containment.Started) error) error {

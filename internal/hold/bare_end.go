@@ -14,6 +14,7 @@ import (
 	"pinfold.dev/containment"
 	"pinfold.dev/fallback"
 	"pinfold.dev/internal/fault"
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -73,6 +74,9 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 		out.EmptyAt = time.Now()
 		return out, nil
 	}
+	if x.facts.Grade != api.GradeSubreaper { // whose walk looks by itself
+		x.count(ctx, &out)
+	}
 	steps := []func(context.Context, time.Time, *containment.Killed) bool{x.killByKeeper, x.killByWalk}
 	if x.facts.Grade == api.GradeSubreaper {
 		steps = []func(context.Context, time.Time, *containment.Killed) bool{x.killByWalk, x.killByKeeper}
@@ -82,7 +86,10 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	}
 	for i, step := range steps {
 		left := time.Until(deadline)
-		if step(ctx, time.Now().Add(left/time.Duration(len(steps)-i)), &out) {
+		if i < len(steps)-1 { // there is another way, which may be quicker
+			left = min(left/2, max(left/8, time.Second))
+		}
+		if step(ctx, time.Now().Add(left), &out) {
 			out.Survivors, out.EmptyAt = nil, time.Now()
 			fault.Point("seen.empty")
 			return out, nil
@@ -97,6 +104,29 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	}
 	out.Unconfirmed = "the keeper was not seen to have nobody below it within the bound"
 	return out, nil
+}
+
+// count enters who is seen in the turn, since a keeper counts only its children.
+func (x *bare) count(ctx context.Context, out *containment.Killed) {
+	v, err := x.look(ctx)
+	if err != nil {
+		return
+	}
+	defer v.close()
+	out.Seen = len(v.members)
+	for _, m := range v.members {
+		if m.launch != "" && x.isLaunch(m) {
+			out.Evidence[m.launch] = append(out.Evidence[m.launch], fmt.Sprintf("seen below the keeper, as a child of %d", m.parent))
+		}
+	}
+}
+
+// isLaunch tells whether a member is a launched process, and not one below it.
+func (x *bare) isLaunch(m seenMember) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.procs[m.launch]
+	return p != nil && p.started.PID == m.Identity().PID
 }
 
 // did adds a step to the mechanism.
@@ -139,7 +169,9 @@ func (x *bare) killByKeeper(ctx context.Context, until time.Time, out *containme
 	if e.Alone {
 		return true
 	}
-	out.Survivors = nil
+	if len(e.Left) > 0 {
+		out.Survivors = nil
+	}
 	for _, l := range e.Left {
 		out.Survivors = append(out.Survivors, survivor(l.PID, l.Comm))
 	}
@@ -152,10 +184,32 @@ func survivor(pid int, comm string) api.Survivor {
 	if m, err := memberOf(pid); err == nil {
 		s.Comm, s.State, s.Cgroup = m.Comm, m.State, m.Cgroup
 	}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid)); err == nil && string(b) != "0" {
+	if s.State == "Z" { // its main thread has ended, and another has not
+		s.TID, s.State = livingThread(pid)
+	}
+	file := fmt.Sprintf("/proc/%d/wchan", pid)
+	if s.TID != 0 {
+		file = fmt.Sprintf("/proc/%d/task/%d/wchan", pid, s.TID)
+	}
+	if b, err := os.ReadFile(file); err == nil && string(b) != "0" {
 		s.WaitChannel = string(b)
 	}
 	return s
+}
+
+// livingThread finds a thread that has not ended, and its state.
+func livingThread(pid int) (tid int, state string) {
+	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, file := range list {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		if s, err := sys.ParseStat(b); err == nil && s.State != 'Z' && s.State != 'X' {
+			return s.PID, string(s.State)
+		}
+	}
+	return 0, "Z"
 }
 
 // killInit ends a turn's PID namespace by its init; how what was in it ended is
@@ -392,99 +446,13 @@ func (x *bare) tell(res fallback.Result, launches map[int]string, out *containme
 		}
 	}
 	out.Seen = max(out.Seen, owned)
-	out.Survivors = res.Survivors
-}
-
-// EndLaunch ends a launched process with who is seen below it, or, with spare, those
-// alone. Who has lost a parent is below the keeper then, and ends with the turn.
-func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (containment.Killed, error) {
-	out := containment.Killed{Mechanism: "none", KilledAt: time.Now(), Evidence: map[string][]string{}}
-	h := x.handleOf(process)
-	if h == nil {
-		out.EmptyAt = time.Now()
-		out.Notes = append(out.Notes, "the launched process had ended: what it has left below the keeper is not told apart, and ends with the turn")
-		return out, nil
-	}
-	p, err := x.holdLaunch(process, h)
-	if err != nil {
-		return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
-	}
-	defer p.Close()
-	did(&out, byWalk)
-	if grace > 0 {
-		if !spare {
-			_, _ = x.Signal(ctx, process, stop)
-			_, _ = x.Signal(ctx, process, syscall.SIGCONT)
+	out.Survivors = nil
+	for _, s := range res.Survivors {
+		if s.State == "Z" || s.State == "?" || s.WaitChannel == "" {
+			s = survivor(s.PID, s.Comm)
 		}
-		x.tell(x.host.fb.End(ctx, p, fallback.Ending{Ask: stop, Grace: grace, MaxTime: bound / 2}), nil, &out)
-		if !spare && x.awaitExit(ctx, process, h, time.Until(out.KilledAt.Add(grace))) {
-			out.EmptyAt = time.Now()
-			return out, nil
-		}
+		out.Survivors = append(out.Survivors, s)
 	}
-	if !spare {
-		_, _, _ = p.Signal(syscall.SIGSTOP) // so that it forks nothing meanwhile
-	}
-	res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: bound, Root: !spare})
-	x.tell(res, map[int]string{h.PID(): process}, &out)
-	if !res.KilledAt.IsZero() {
-		out.KilledAt = res.KilledAt
-	}
-	if over, err := h.Exited(); !spare && res.Outcome != fallback.Dead && err == nil && !over {
-		return x.endLaunched(ctx, process, h, stop, 0, bound, spare, out)
-	}
-	if len(out.Survivors) == 0 && (res.Outcome == fallback.Dead || !x.running(process)) {
-		out.EmptyAt = time.Now()
-	}
-	return out, nil
-}
-
-// awaitExit tells whether a launched process has ended, or does within d.
-func (x *bare) awaitExit(ctx context.Context, process string, h *pidfd.Handle, d time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, max(d, 0))
-	defer cancel()
-	over, err := h.Exited()
-	return err == nil && over || h.Wait(ctx) == nil || !x.running(process)
-}
-
-// endLaunched ends the launched process alone, where nobody can look below it.
-func (x *bare) endLaunched(ctx context.Context, process string, h *pidfd.Handle, stop syscall.Signal, grace, bound time.Duration, spare bool, out containment.Killed) (containment.Killed, error) {
-	if spare {
-		return out, api.Errorf(api.CodeUnavailable, "what is below %s cannot be looked at here", process).
-			WithRemedy("end the process, or the turn; see `pinfold doctor`")
-	}
-	out.Notes = append(out.Notes, "what is below the launched process could not be looked at: it ends with the turn")
-	did(&out, byKeeper)
-	for _, step := range []struct {
-		sig   syscall.Signal
-		bound time.Duration
-	}{{stop, grace}, {syscall.SIGKILL, bound}} {
-		if step.bound <= 0 {
-			continue
-		}
-		if _, err := x.Signal(ctx, process, step.sig); err != nil {
-			return out, err
-		}
-		if x.awaitExit(ctx, process, h, step.bound) {
-			out.EmptyAt = time.Now()
-			return out, nil
-		}
-	}
-	nameSurvivors(&out, map[string]*pidfd.Handle{process: h})
-	return out, nil
-}
-
-// EndProcess ends a launched process and what is below it.
-func (x *bare) EndProcess(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration) error {
-	out, err := x.EndLaunch(ctx, process, stop, grace, bound, false)
-	if err != nil {
-		return err
-	}
-	if n := len(out.Survivors); n > 0 {
-		s := out.Survivors[0]
-		return fmt.Errorf("%d processes survive, one is %d (%s) in state %s", n, s.PID, s.Comm, s.State)
-	}
-	return nil
 }
 
 // nameSurvivors names those of handles that have not exited.

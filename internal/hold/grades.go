@@ -99,7 +99,7 @@ func oneLine(err error) string { return strings.ReplaceAll(fmt.Sprint(err), "\n"
 
 // lacks is what a turn without a cgroup does not get.
 func lacks(g api.Grade) []string {
-	out := []string{"no cgroup: no limits, no counters, no freezing, and no job of what runs already",
+	out := []string{"no cgroup: no limits, no counters but of processor time, no freezing, and no job of what runs already",
 		"no bound on the number of processes"}
 	switch g {
 	case api.GradePIDNS:
