@@ -19,10 +19,12 @@ import (
 )
 
 var suite = systest.New(map[string]systest.Helper{
-	"keeper":  keeper,
-	"lab":     lab,
-	"inside":  inside,
-	"threads": threads,
+	"keeper":     keeper,
+	"lab":        lab,
+	"inside":     inside,
+	"hidden":     hidden,
+	"leaderless": func([]string) error { return systest.EndMainThread() },
+	"threads":    threads,
 })
 
 func TestMain(m *testing.M) { suite.Main(m) }

@@ -43,7 +43,7 @@ func reuseInLab(l *room) (any, error) {
 	}
 	var r recycled
 	for ; r.Rounds < n && len(r.Wrong) == 0; r.Rounds++ {
-		for _, as := range []func(*room, *recycled) error{asProcess, asThread, asZombie, asLeader} {
+		for _, as := range []func(*room, *recycled) error{asProcess, asThread, asZombie, asLeader, amidEscalation} {
 			if err := as(l, &r); err != nil {
 				return r, err
 			}
@@ -187,6 +187,35 @@ func asLeader(l *room, r *recycled) error {
 	}
 	defer end(b)
 	l.stranger(r, "the leader of another group", rec, b, api.VerdictForeign)
+	return nil
+}
+
+// amidEscalation: what was asked to end has, and its number is another's before
+// the kill. What is held tells, also within one tick.
+func amidEscalation(l *room, r *recycled) error {
+	a, err := startAs(0, sleepCommand())
+	if err != nil {
+		return err
+	}
+	p, err := l.host.Hold(a.Process.Pid)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if v, why, err := p.Signal(syscall.SIGTERM); v != api.VerdictOwned || err != nil {
+		r.check(false, "asked: %s, %q, %v", v, why, err)
+	}
+	_ = a.Wait()
+	b, err := startAs(a.Process.Pid, sleepCommand())
+	if err != nil {
+		return err
+	}
+	defer end(b)
+	v, why, err := p.Signal(syscall.SIGKILL)
+	r.check(v == api.VerdictGone && err == nil, "recycled in its grace: %s, %q, %v", v, why, err)
+	var st syscall.WaitStatus
+	pid, err := syscall.Wait4(b.Process.Pid, &st, syscall.WNOHANG, nil)
+	r.check(pid == 0 && err == nil, "recycled in its grace: it was hit: %v %#x", err, st)
 	return nil
 }
 
