@@ -66,6 +66,11 @@ func modes() []mode {
 				b.env("PINFOLD_ALLOW_PIDNS=yes")
 			}},
 		{name: "rootless, cgroups writable", rootless: true, grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
+		{name: "rootless, cgroups writable, the host's cgroup namespace", rootless: true, grade: api.GradeCgroup,
+			change: func(t testing.TB, b *bundle) {
+				b.cgroups("rw")
+				b.share(specs.CgroupNamespace)
+			}},
 		{name: "any uid, no capability, cgroups writable by root", grade: sub, change: func(t testing.TB, b *bundle) {
 			b.cgroups("rw")
 			b.user(1000680000, 0)
@@ -175,6 +180,15 @@ func (m mode) check(t *testing.T, s story) {
 	var h api.Host
 	if err := json.Unmarshal(s.Doctor, &h); err != nil || h.Grade != m.grade || (s.DoctorExit == 0) != (m.grade != "") {
 		t.Errorf("doctor: exit %d, %s (%v)", s.DoctorExit, s.Doctor, err)
+	}
+	for _, c := range h.Checks {
+		of, ok := strings.CutPrefix(c.Name, "grade ")
+		if ok && api.Grade(of) == m.grade && !c.OK || c.Name == "grade cgroup" && c.OK != (m.grade == api.GradeCgroup) {
+			t.Errorf("doctor says of %s: %v, %s", c.Name, c.OK, c.Detail)
+		}
+		if !c.OK && c.Detail == "" && c.Remedy == "" {
+			t.Errorf("doctor says no to %s, and not why", c.Name)
+		}
 	}
 	for _, text := range m.doctor {
 		if !strings.Contains(string(s.Doctor), text) {
