@@ -114,6 +114,7 @@ func TestAdoptByAUsersService(t *testing.T) {
 // Adopted ones are found again by a later service, and so is the key of one.
 func TestAdoptedOutliveTheService(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		x := s.begin(t, api.BeginRequest{})
 		f := files(t, "moved", "its")
@@ -141,6 +142,7 @@ func TestAdoptedOutliveTheService(t *testing.T) {
 // Whoever must not be adopted is not, says why, and is where it was; what came along
 // is, too.
 func TestAdoptRefuses(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	c := newCanary(t, s)
 	x, y := s.begin(t, api.BeginRequest{}), s.begin(t, api.BeginRequest{})
@@ -296,6 +298,7 @@ func (s *service) beginAs(t *testing.T, cred *syscall.Credential) string {
 
 // Of users: who adopts takes what is all its own; what is set-user-ID is not.
 func TestAdoptByUsers(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	newCanary(t, s)
 	id := s.beginAs(t, someUser())
@@ -349,6 +352,7 @@ func TestAdoptByUsers(t *testing.T) {
 
 // An ancestor of the command that adopts it is refused, unless that is said.
 func TestAdoptTheCallersShell(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	id := s.beginAs(t, someUser())
 	for more, want := range map[string]string{"": "is the caller, or an ancestor", "--ancestor": "p"} {
@@ -389,6 +393,7 @@ func pidsOf(t *testing.T, exe string) (out []int) {
 
 // Two turns that want the same process: one gets it.
 func TestAdoptAtOnce(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	x, y := s.begin(t, api.BeginRequest{}), s.begin(t, api.BeginRequest{})
 	for range 10 {
@@ -418,6 +423,7 @@ func TestAdoptAtOnce(t *testing.T) {
 // Requests of all kinds, of processes that come and go: nothing is adopted but what
 // was named in full, and nobody else is touched.
 func TestAdoptHostile(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	c := newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})

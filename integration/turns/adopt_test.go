@@ -126,6 +126,7 @@ func childOf(t *testing.T, pid int) int {
 // lives, unless it came along.
 func TestAdopt(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		newCanary(t, s)
 		x := s.begin(t, api.BeginRequest{})
@@ -174,6 +175,7 @@ func TestAdopt(t *testing.T) {
 // A tree that forks all the while comes along whole, with those of it that are in
 // other cgroups, and without whoever is no descendant.
 func TestAdoptATreeThatForks(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	newCanary(t, s)
 	for round := range 3 {
@@ -208,6 +210,7 @@ func TestAdoptATreeThatForks(t *testing.T) {
 // A process whose main thread has exited, one that is stopped, and one that is in a
 // PID namespace of its own are adopted, and ended.
 func TestAdoptOddOnes(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
@@ -234,6 +237,7 @@ func TestAdoptOddOnes(t *testing.T) {
 
 // How it ends is told, whoever reaps it; with a grace it is asked first.
 func TestStatusOfAdopted(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	x := s.begin(t, api.BeginRequest{})
 	f := files(t, "go")
@@ -274,4 +278,49 @@ func tellsExits(t *testing.T) bool {
 	<-c.gone
 	_, err = h.ExitStatus()
 	return err == nil
+}
+
+// A turn without a cgroup holds an adopted process by its identity alone: it is
+// listed, found again, and ended with the rest; what it had forked is not touched.
+func TestAdoptWithoutACgroup(t *testing.T) {
+	s := serve(t, api.GradeSubreaper, options{})
+	newCanary(t, s)
+	v, err := s.Begin(t.Context(), api.BeginRequest{})
+	if err != nil || v.Grade != api.GradeSubreaper {
+		t.Fatalf("%+v (%v)", v, err)
+	}
+	x := &turn{Turn: v, s: s, t: t}
+	f := files(t, "one", "kid", "launched")
+	one := outsider(t, nil, "setsid", f[0], f[1])
+	x.launch(helper(t, "beat", f[2]))
+	for _, h := range f {
+		heart(h).beating(t)
+	}
+	kid := childOf(t, one.pid)
+	_, err = x.tryAdopt(one.pid, api.AdoptRequest{MinGrade: api.GradeSubreaper})
+	wantCode(t, err, api.CodeGradeUnavailable)
+	p := x.adopt(one.pid, api.AdoptRequest{})
+	if p.Grade != api.GradeToken || p.Adopted.Moved != 0 {
+		t.Errorf("%+v %+v", p, p.Adopted)
+	}
+	_, err = x.tryAdopt(one.pid, api.AdoptRequest{})
+	wantNotAdopted(t, "twice", err, api.AdoptHeld)
+	s.kill()
+	s.restart()
+	if tree, err := s.Tree(t.Context(), x.ID); err != nil || len(tree.Members) != 2 {
+		t.Errorf("%+v (%v)", tree.Members, err)
+	}
+	if w, err := s.Why(t.Context(), x.ID); err != nil || len(w.Targets) != 2 {
+		t.Errorf("%+v (%v)", w.Targets, err)
+	}
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+	if err != nil || !r.Complete || len(r.Processes) != 2 || !strings.Contains(r.Mechanism, "handles") {
+		t.Errorf("%+v (%v)", r, err)
+	}
+	<-one.gone
+	stopped(t, heart(f[0]), heart(f[2]))
+	heart(f[1]).beating(t)
+	if err := syscall.Kill(kid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
 }

@@ -15,6 +15,7 @@ import (
 // Each row of a receipt says what the process was known by, and how its end was seen.
 func TestReceiptTellsItsEvidence(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		x := s.begin(t, api.BeginRequest{})
 		f := files(t, "killed", "outsider", "away")
@@ -58,6 +59,7 @@ func TestReceiptTellsItsEvidence(t *testing.T) {
 // that has left its turn's cgroup, whose keeper and service are both gone, so that a
 // file is all that knows of it.
 func TestReceiptNamesWhatItRefused(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
@@ -98,6 +100,7 @@ func TestReceiptNamesWhatItRefused(t *testing.T) {
 // An adopted process that leaves the turn's cgroup is still ended by its handle, and
 // nothing else that is where it went.
 func TestAdoptedThatLeaves(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
@@ -118,6 +121,7 @@ func TestAdoptedThatLeaves(t *testing.T) {
 // A process that is adopted while the turn ends is in it and ended, or is refused and
 // lives: nothing between.
 func TestAdoptWhileItEnds(t *testing.T) {
+	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	in, out := 0, 0
 	for round := range 30 {
