@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"pinfold.dev/containment"
 )
@@ -158,6 +159,8 @@ func (h *history) update(f, see func(turns, times *bbolt.Bucket) error) error {
 	h.mu.RUnlock()
 	if err == nil {
 		err = h.view(see)
+	} else {
+		h.mapAgain()
 	}
 	if errors.Is(err, errDamaged) {
 		h.mu.Lock()
@@ -165,6 +168,18 @@ func (h *history) update(f, see func(turns, times *bbolt.Bucket) error) error {
 		err = errors.Join(err, h.setAside(err))
 	}
 	return err
+}
+
+// mapAgain opens the file again where a write that failed has left it unmapped, so
+// that it can at least be read; writing is held.
+func (h *history) mapAgain() {
+	if !errors.Is(h.view(func(_, _ *bbolt.Bucket) error { return nil }), bbolterrors.ErrInvalidMapping) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_ = h.closeFile()
+	h.open()
 }
 
 // view reads, what there is.

@@ -138,7 +138,7 @@ func (s *Store) History() api.HistoryInfo {
 		return nil
 	})
 	i.Problem = h.told()
-	if err != nil {
+	if err != nil && i.Problem == "" {
 		i.Problem = err.Error()
 	}
 	if fi, err := os.Lstat(h.path); err == nil {
