@@ -32,6 +32,7 @@ type Opener struct {
 	loc  *Locator
 	// handles tells why file handles are not to be used; nil: they are.
 	handles error
+	root    bool // they need no open file of pidfs
 	inodes  bool
 }
 
@@ -46,7 +47,8 @@ func NewOpener() *Opener {
 	defer sys.Close(fd)
 	var ino uint64
 	ino, o.inodes = sys.PidfsIno(fd)
-	o.handles = tryHandle(fd, ino)
+	o.handles = tryHandle(fd, fd, ino)
+	o.root = o.handles == nil && tryHandle(fd, sys.PidfsRoot, ino) == nil
 	return o
 }
 
@@ -57,7 +59,7 @@ const handleKind = 0xfe
 func handleBytes(ino uint64) []byte { return binary.NativeEndian.AppendUint64(nil, ino) }
 
 // tryHandle opens ourselves by the handle that our inode makes.
-func tryHandle(self int, ino uint64) error {
+func tryHandle(self, mount int, ino uint64) error {
 	kind, b, err := sys.HandleOf(self)
 	if err != nil {
 		return &Unsupported{"file handles of processes", "6.14", err}
@@ -65,7 +67,7 @@ func tryHandle(self int, ino uint64) error {
 	if ino == 0 || kind != handleKind || string(b) != string(handleBytes(ino)) {
 		return &Unsupported{"file handles of processes", "6.14", fmt.Errorf("a handle is type %#x, %x, of inode %d", kind, b, ino)}
 	}
-	fd, err := sys.OpenHandle(self, kind, b)
+	fd, err := sys.OpenHandle(mount, kind, b)
 	if err != nil {
 		return &Unsupported{"opening processes by file handle", "6.14", err}
 	}
@@ -147,12 +149,16 @@ func (o *Opener) look(h *Handle, rec api.Identity) (api.Identity, error) {
 // means gone only for a process that was recorded in this one; whether another has
 // its number, the next rung tells. An empty verdict: that has to tell all.
 func (o *Opener) byHandle(rec api.Identity) (*Handle, api.Verdict, []string) {
-	self, err := sys.PidfdOpen(os.Getpid(), 0)
-	if err != nil {
-		return nil, "", nil
+	mount := sys.PidfsRoot
+	if !o.root {
+		self, err := sys.PidfdOpen(os.Getpid(), 0)
+		if err != nil {
+			return nil, "", nil
+		}
+		defer sys.Close(self)
+		mount = self
 	}
-	defer sys.Close(self)
-	fd, err := sys.OpenHandle(self, handleKind, handleBytes(rec.Ino))
+	fd, err := sys.OpenHandle(mount, handleKind, handleBytes(rec.Ino))
 	here := rec.PIDNS != 0 && rec.PIDNS == o.here.PIDNS
 	switch {
 	case errors.Is(err, syscall.ESTALE) && here:

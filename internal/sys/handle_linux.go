@@ -9,6 +9,9 @@ import (
 // PidfdSignalThread is a flag of pidfd_send_signal(2).
 const PidfdSignalThread = unix.PIDFD_SIGNAL_THREAD // Linux 6.9
 
+// PidfsRoot stands for a file of pidfs in OpenHandle (Linux 6.17). EBADF before.
+const PidfsRoot = unix.FD_PIDFS_ROOT
+
 // HandleOf is the file handle of an open file, name_to_handle_at(2): its type and
 // its bytes. EOPNOTSUPP: the file system has none; pidfs has since Linux 6.14.
 func HandleOf(fd int) (kind int32, bytes []byte, err error) {

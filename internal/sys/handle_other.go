@@ -5,6 +5,9 @@ package sys
 // PidfdSignalThread has Linux's value.
 const PidfdSignalThread = 1
 
+// PidfsRoot has Linux's value.
+const PidfsRoot = -10002
+
 // HandleOf returns ENOSYS.
 func HandleOf(fd int) (kind int32, bytes []byte, err error) {
 	return 0, nil, nosys("name_to_handle_at")
