@@ -5,10 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"pinfold.dev/api"
 )
@@ -24,97 +21,6 @@ type mode struct {
 	doctor   []string  // what doctor must say, too
 	needs    string    // a controller of cgroup v1
 	unless   string    // a runtime that cannot do it
-}
-
-func modes() []mode {
-	const readonly = "read-only file system"
-	sub := api.GradeSubreaper
-	return []mode{
-		{name: "Docker's default: cgroups read-only", grade: sub, doctor: []string{readonly}},
-		{name: "cgroups writable", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
-		{name: "cgroups writable, the host's cgroup namespace", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.share(specs.CgroupNamespace)
-		}},
-		{name: "cgroups not mounted", grade: sub, change: func(t testing.TB, b *bundle) { b.cgroups("") }},
-		{name: "cgroup v1 only", grade: sub, needs: "pids", change: func(t testing.TB, b *bundle) {
-			b.cgroups("")
-			b.Mounts = append(b.Mounts, tmpfs(cgroupfs))
-			b.bind(limited("pids", b, "pids.max", "512"), cgroupfs+"/pids", "ro")
-		}},
-		{name: "cgroups read-only, CAP_SYS_ADMIN, PID namespaces allowed", grade: api.GradePIDNS, change: func(t testing.TB, b *bundle) {
-			b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
-			b.Linux.Seccomp = nil // Docker's lets it make namespaces then
-			b.env("PINFOLD_ALLOW_PIDNS=yes")
-		}},
-		{name: "cgroups read-only, any uid, user and PID namespaces allowed", grade: api.GradePIDNS, change: func(t testing.TB, b *bundle) {
-			b.user(1000680000, 0)
-			b.Linux.Seccomp = nil
-			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil // else the kernel lets nobody mount another /proc
-			b.env("PINFOLD_ALLOW_PIDNS=yes")
-		}},
-		{name: "cgroups read-only, CAP_SYS_ADMIN, --cgroup-rw", flags: []string{"--cgroup-rw"}, grade: api.GradeCgroup,
-			change: func(t testing.TB, b *bundle) {
-				b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
-				b.Linux.Seccomp = nil
-			}},
-		{name: "rootless, cgroups read-only", rootless: true, grade: sub, doctor: []string{readonly}},
-		{name: "rootless, cgroups read-only, CAP_SYS_ADMIN, PID namespaces allowed", rootless: true, grade: api.GradePIDNS,
-			change: func(t testing.TB, b *bundle) {
-				b.Process.Capabilities = caps(append(dockerCaps(), "CAP_SYS_ADMIN")...)
-				b.Linux.Seccomp = nil
-				b.env("PINFOLD_ALLOW_PIDNS=yes")
-			}},
-		{name: "rootless, cgroups writable", rootless: true, grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) { b.cgroups("rw") }},
-		{name: "rootless, cgroups writable, the host's cgroup namespace", rootless: true, grade: api.GradeCgroup,
-			change: func(t testing.TB, b *bundle) {
-				b.cgroups("rw")
-				b.share(specs.CgroupNamespace)
-			}},
-		{name: "any uid, no capability, cgroups writable by root", grade: sub, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.user(1000680000, 0)
-		}},
-		{name: "any uid, no capability, cgroups writable by it", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.user(1000680000, 0)
-			b.own(1000680000)
-		}},
-		{name: "root without capabilities, cgroups writable", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.Process.Capabilities = caps()
-		}},
-		{name: "the host's PID namespace", grade: api.GradeCgroup, flags: []string{"--kill-remaining=1s"}, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.share(specs.PIDNamespace)
-		}},
-		{name: "no /proc", grade: sub, doctor: []string{"/proc"}, unless: "runc", change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.without("/proc")
-			b.Linux.MaskedPaths, b.Linux.ReadonlyPaths = nil, nil
-		}},
-		{name: "a writable root file system, no volumes", grade: api.GradeCgroup, dir: "/tmp", change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.overlay(t)
-		}},
-		{name: "no filter of system calls", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.Linux.Seccomp = nil
-		}},
-		{name: "pidfd_open refused", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.refuse(syscall.EPERM, "pidfd_open", "pidfd_send_signal")
-		}},
-		{name: "prctl refused: no subreaper, no parent-death signal", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.refusePrctl()
-		}},
-		{name: "the same, cgroups read-only", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) { b.refusePrctl() }},
-		{name: "at most 64 tasks", grade: api.GradeCgroup, needs: "pids", change: func(t testing.TB, b *bundle) {
-			b.cgroups("rw")
-			b.limit(limited("pids", b, "pids.max", "64"))
-		}},
-	}
 }
 
 // In each mode a gateway that is the container's command has its service beside
