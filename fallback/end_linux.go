@@ -18,6 +18,9 @@ import (
 // bound is reached. Before every signal the process is verified anew. What was
 // stopped and cannot be killed goes on.
 //
+// Dead means everybody who ever was below root only if that is a child subreaper:
+// the orphans of another go to who is above it, and are to be looked for there.
+//
 // Members of our own process group are not stopped: the kernel hangs up on a
 // group that is orphaned while a member is stopped (setpgid(2)).
 func (h *Host) End(ctx context.Context, root *Process, e Ending) Result {

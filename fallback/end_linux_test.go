@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/sys/systest"
+	"pinfold.dev/pidfd"
 )
 
 // escapees is a script of everything that is known to get away from those who
@@ -180,6 +182,7 @@ func TestEscapees(t *testing.T) {
 	} {
 		t.Run(test.mode+" "+test.wants, func(t *testing.T) {
 			t.Parallel()
+			canSeeParents(t, test.mode)
 			var r labResult
 			inRoom(t, &r, test.mode, "end", test.mode, escapees, test.wants)
 			if r.Outcome != test.outcome || len(r.Left) > 0 || !r.Spare {
@@ -201,6 +204,7 @@ func TestStorm(t *testing.T) {
 	for _, mode := range []string{"all", "no pidfd", "no proc"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			canSeeParents(t, mode)
 			var r labResult
 			inRoom(t, &r, mode, "end", mode, storm, "word")
 			t.Logf("%s: %d left", r.Result, len(r.Left))
@@ -214,5 +218,33 @@ func TestStorm(t *testing.T) {
 				t.Errorf("not ended in a minute: %v", r.Evidence)
 			}
 		})
+	}
+}
+
+// canSeeParents skips what needs parents without /proc.
+func canSeeParents(t *testing.T, mode string) {
+	if strings.HasSuffix(mode, "proc") && !newKernel().info {
+		systest.Feature(t, "PIDFD_GET_INFO", "6.13", pidfd.ErrNotSupported)
+	}
+}
+
+// TestNotPermitted: who may not be signalled is named, as owned and alive; over is
+// what is seen, not what was tried.
+func TestNotPermitted(t *testing.T) {
+	t.Parallel()
+	var r labResult
+	inRoom(t, &r, "user", "end", "user", escapees, "brief")
+	if r.Outcome != Unconfirmed || !r.Spare || len(r.Survivors) < 8 || len(r.Left) != len(r.Survivors) {
+		t.Errorf("%s: %d survivors, %d left, %v", r.Result, len(r.Survivors), len(r.Left), r.Evidence)
+	}
+	for _, f := range r.Processes {
+		if f.Verdict != api.VerdictOwned || f.Ended || len(f.Signals) > 0 || !strings.Contains(strings.Join(f.Evidence, " "), "not permitted") {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, s := range r.Survivors {
+		if s.Comm == "" || s.State == "?" {
+			t.Errorf("%+v", s)
+		}
 	}
 }

@@ -126,6 +126,9 @@ func modes() map[string]func() error {
 		},
 		"old":     func() error { return systest.LikeOld(false) },
 		"no proc": noProc,
+		"user": func() error {
+			return errors.Join(syscall.Setgroups(nil), syscall.Setgid(54321), syscall.Setuid(54321))
+		},
 		"foreign proc": func() error { // the one of the PID namespace above ours is below
 			return syscall.Unmount("/proc", syscall.MNT_DETACH)
 		},
