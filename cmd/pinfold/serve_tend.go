@@ -129,6 +129,7 @@ func (t *tender) tend() (well bool) {
 		t.o.Log.Error("the runtime directory is not what it was", "what", f)
 	}
 	t.st.Away(err)
+	t.st.Tend()
 	if err == nil {
 		_, err = t.m.Mend()
 	}

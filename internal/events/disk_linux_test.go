@@ -250,3 +250,43 @@ func readOnly(t tester, dir string, l *Log) error {
 	}
 	return nil
 }
+
+// The log's files go under the running service: what comes after is on disk, with
+// numbers that go on, and what is missing is told as a gap.
+func TestSegmentsGo(t *testing.T) {
+	for name, do := range map[string]func(state string) error{
+		"the directory": func(s string) error { return os.RemoveAll(s) },
+		"the segments": func(s string) error {
+			return os.RemoveAll(s + "/events")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l := opened(t, dir)
+			add := func(from, to int) {
+				t.Helper()
+				for n := from; n <= to; n++ {
+					key, e := event("t1", n)
+					l.Add(key, e)
+				}
+				flushed(t, l)
+			}
+			add(1, 3)
+			if err := do(dir + "/state"); err != nil {
+				t.Fatal(err)
+			}
+			add(4, 6)
+			if l.Trouble() != nil {
+				t.Error(l.Trouble())
+			}
+			shut(t, l)
+			l = opened(t, dir)
+			defer shut(t, l)
+			got := from(t, l, 3, 10)
+			contiguous(t, 3, got)
+			if l.Last() != 6 || len(got) != 3 || got[0].Seq != 4 {
+				t.Errorf("the last is %d, %d of it are there", l.Last(), len(got))
+			}
+		})
+	}
+}

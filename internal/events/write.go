@@ -83,6 +83,10 @@ func (l *Log) store(batch []entry) (err error) {
 		d.close()
 		d.path = ""
 	}
+	if d.file != nil && !d.isThere() { // what is written to it would go with us
+		d.close()
+		d.path = ""
+	}
 	if d.path == "" {
 		if err := l.rotate(batch[0]); err != nil {
 			return err
@@ -130,6 +134,13 @@ func (d *disk) write(open func(string) (*os.File, error)) (err error) {
 	return nil
 }
 
+// isThere tells whether the open segment is still the file at its path.
+func (d *disk) isThere() bool {
+	own, err := d.file.Stat()
+	now, nerr := os.Lstat(d.path)
+	return err == nil && nerr == nil && os.SameFile(own, now)
+}
+
 func (d *disk) close() {
 	if d.file != nil {
 		d.file.Close()
@@ -140,7 +151,7 @@ func (d *disk) close() {
 // rotate begins a segment with an entry. It gets its name with its head in it.
 func (l *Log) rotate(e entry) (err error) {
 	d := &l.disk
-	if err := os.Mkdir(d.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory for events: %w", err)
 	}
 	b, err := appendLine(nil, line{Head: l.head(e)})

@@ -67,7 +67,7 @@ func openHistory(path string, keep Keep) (*history, error) {
 
 // open opens the file; mu is held. One that is damaged is set aside.
 func (h *history) open() {
-	h.note = ""
+	h.note, h.file = "", nil
 	if isEmpty(h.path) {
 		h.note = "the history's file was there, and empty: it begins anew, and if there was a history it is lost"
 	}
@@ -78,6 +78,7 @@ func (h *history) open() {
 	switch {
 	case h.why == nil:
 		h.compact()
+		h.file, _ = os.Lstat(h.path)
 	case errors.Is(h.why, syscall.EROFS) || errors.Is(h.why, syscall.ENOSPC) || errors.Is(h.why, syscall.EDQUOT):
 		_ = guarded(func() (err error) {
 			h.db, err = bbolt.Open(h.path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true})
@@ -96,6 +97,7 @@ func (h *history) revive() error {
 	if h.closed {
 		return os.ErrClosed
 	}
+	h.displaced()
 	if h.why == nil && h.db != nil {
 		return nil
 	}
@@ -114,6 +116,7 @@ func (h *history) setAside(why error) error {
 	}
 	h.why = err
 	if err == nil {
+		h.file, _ = os.Lstat(h.path)
 		h.note = fmt.Sprintf("the history was damaged (%v); it begins anew, the old one is %s", why, aside)
 	}
 	return err
