@@ -173,6 +173,12 @@ func (t *turn) ended(r api.Receipt) {
 	}
 }
 
+// wentWithKeeper tells that nobody was left in the turn but a keeper that was
+// killed: systemd removes a scope that is empty, and the next service finds none.
+func (t *turn) wentWithKeeper(r api.Receipt) bool {
+	return r.Grade == api.GradeScope && !t.keeper && len(t.work()) == 0 && r.State == api.StateLost && r.Reason == api.ReasonKeeperLost
+}
+
 func (t *turn) String() string {
 	s := "open"
 	if t.over {

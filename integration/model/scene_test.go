@@ -158,6 +158,11 @@ func (w *scene) settleTurn(t *turn) {
 		w.fatal("%s does not end, and has to: %v (it is %s, %s)", t, err, v.State, v.Reason)
 	}
 	r, err := w.svc.Receipt(ctx, t.ID)
+	if err == nil && t.wentWithKeeper(r) {
+		t.ended(r)
+		w.say("%s was found gone", t.ID)
+		return
+	}
 	want := api.StateAbandoned
 	if r.Reason == api.ReasonFinished {
 		want = api.StateFinished
