@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -178,6 +179,7 @@ func (t *turn) addProcess(p *process) {
 func (t *turn) removeProcess(id string) {
 	t.procs = slices.DeleteFunc(t.procs, func(p *process) bool { return p.view.ID == id })
 	delete(t.byID, id)
+	maps.DeleteFunc(t.keys, func(_ string, k *keyed) bool { return k.process == id })
 	t.touch()
 }
 

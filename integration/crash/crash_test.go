@@ -53,6 +53,7 @@ func (l *life) live() {
 	r := l.end()
 	l.settle(&r)
 	l.over(r)
+	l.adopteesOver()
 	l.stop()
 }
 
@@ -90,6 +91,9 @@ func (l *life) launches() {
 	}
 	l.refused()
 	l.join()
+	if l.plan.adopts {
+		l.adopt()
+	}
 	if l.plan.job {
 		l.promote()
 	}

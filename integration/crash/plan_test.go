@@ -43,6 +43,7 @@ type plan struct {
 	beside  bool   // something is beside work/ in the turn's cgroup
 	patient bool   // the service is started again only after the point was come to
 	job     bool   // one launch is made a job, which outlives its turn
+	adopts  bool   // a process that runs is adopted
 	lasting bool   // what does not end by itself is launched first
 }
 
@@ -60,7 +61,7 @@ func unreached() map[string]string {
 // then only: records, journals and requests there are all the time.
 func stages(name string) []stage {
 	switch name {
-	case "recover.loaded", "recover.held", "recover.adopted", "recover.resumed", "recover.done", "keeper.met":
+	case "recover.loaded", "recover.held", "recover.adopted", "recover.resumed", "recover.done", "keeper.met", "adopt.reopened":
 		return []stage{atRestart}
 	case "keeper.lost":
 		return []stage{atLoss}
@@ -101,6 +102,8 @@ func modes(p point, s stage) []mode {
 	switch {
 	case p.in == keeper && p.name == "keeper.leaving":
 		return []mode{itself} // there is no service
+	case strings.HasPrefix(p.name, "adopt."):
+		return []mode{itself} // its keeper has no part in it
 	case p.in == keeper:
 		return []mode{itself, other, both, late}
 	case s == atSecond, s == atRemoval, s == atLoss, strings.HasPrefix(p.name, "undo."):
@@ -122,6 +125,7 @@ func plans(all []point) (out []plan) {
 			for k, m := range modes(p, s) {
 				x := plan{point: p.name, in: p.in, mode: m, stage: s, first: first(p.name), finish: (i+j+k)%2 == 0,
 					beside:  p.name == "beside.killed" || p.name == "draft.saved",
+					adopts:  strings.HasPrefix(p.name, "adopt."),
 					patient: p.name == "keeper.leaving", lasting: (i+j+k)%3 == 0}
 				for _, w := range []string{"promote.", "job.", "leaf.still", "leaf.moving"} {
 					x.job = x.job || strings.HasPrefix(p.name, w)

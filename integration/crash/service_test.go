@@ -46,6 +46,7 @@ type life struct {
 	job             api.Job
 	procs           map[string]*payload
 	order           []string
+	adoptees        []*pidfd.Handle
 	fds             int
 }
 

@@ -59,7 +59,7 @@ func (x *hold) adoptMoved(ctx context.Context, a containment.Adopting, f *found)
 	s := wire.Started{Process: a.Process, PID: f.id.PID, StartTicks: f.id.StartTicks, Ino: f.id.Ino, CgroupID: leaf.ID(),
 		Leaf: leaf.Path(), Placement: "adopt", StartedNS: time.Now().UnixNano()}
 	out = f.adopted(x.started(s))
-	out.Grade = x.facts.Grade
+	out.Grade, out.Moved = x.facts.Grade, 1
 	if err = leaf.Mark(adoptingMark + f.line); err == nil {
 		err = k.all(ctx, f, func() error { return a.Before(out) })
 	}
@@ -332,7 +332,6 @@ func (k *taking) unmovable(pid int, err error) error {
 func (k *taking) undo(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
-	fault.Point("adopt.undo")
 	var errs []error
 	for _, t := range k.in {
 		if lives, err := t.h.Lives(); err != nil || !lives {

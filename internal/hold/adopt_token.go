@@ -11,7 +11,6 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
-	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/inspect"
 	"pinfold.dev/internal/sys"
 	"pinfold.dev/pidfd"
@@ -110,7 +109,6 @@ func (w *withTokens) Kill(ctx context.Context, bound time.Duration) (containment
 	}
 	at := time.Now()
 	notes := kill(all)
-	fault.Point("tokens.killed")
 	out, err := w.Hold.Kill(ctx, bound)
 	if err != nil {
 		return out, err
