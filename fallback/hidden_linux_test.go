@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +33,8 @@ func hidden(args []string) error {
 		err = errors.Join(err, noProc())
 	case "foreign proc": // as in a container that was given its host's; here the other way round
 		err = errors.Join(err, syscall.Mount("proc", "/proc", "proc", 0, ""))
+	case "malformed", "short", "another's": // in the place of its stat, for us
+		err = errors.Join(err, overStat(args[0], args[2]))
 	case "over": // something else is mounted there
 		err = errors.Join(err, syscall.Mount("none", "/proc", "tmpfs", 0, ""))
 	}
@@ -57,6 +60,35 @@ func hidden(args []string) error {
 		fmt.Printf("%s: %s\n", v, strings.Join(why, ", "))
 	}
 	return nil
+}
+
+// overStat has another file in the place of /proc/<pid>/stat of a recorded process.
+func overStat(what, text string) error {
+	var rec api.Identity
+	if err := json.Unmarshal([]byte(text), &rec); err != nil {
+		return err
+	}
+	stat := fmt.Sprintf("/proc/%d/stat", rec.PID)
+	if what == "another's" {
+		return syscall.Mount(fmt.Sprintf("/proc/%d/stat", os.Getpid()), stat, "", syscall.MS_BIND, "")
+	}
+	b, err := os.ReadFile(stat)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp("", "pinfold-test-stat")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if b = b[:len(b)/4]; what == "malformed" {
+		b = []byte("no line of a stat) at ( all\n")
+	}
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	return syscall.Mount(f.Name(), stat, "", syscall.MS_BIND, "")
 }
 
 // TestHidden: who is hidden is not gone and not owned, unless an inode tells; and
@@ -94,6 +126,12 @@ func TestHidden(t *testing.T) {
 		{"no proc", "", "unverifiable", "unverifiable"},
 		{"no proc", "no pidfd", "unverifiable", "unverifiable"},
 		{"over", "", "unverifiable", "unverifiable"},
+		{"malformed", "", byInode, "gone"},
+		{"malformed", "no pidfd", "unverifiable", "gone"},
+		{"short", "", byInode, "gone"},
+		{"short", "no pidfd", "unverifiable", "gone"},
+		{"another's", "", byInode, "gone"},
+		{"another's", "no pidfd", "unverifiable", "gone"},
 		{"foreign proc", "", "unverifiable", "unverifiable"},
 		{"foreign proc", "no pidfd", "unverifiable", "unverifiable"},
 	} {
