@@ -20,36 +20,36 @@ func stages() []stage {
 	calls := []string{"pidfd_open", "pidfd_send_signal", "waitid(P_PIDFD)", "clone3"}
 	out := []stage{
 		{Name: "cgroup v2 beside v1 (hybrid)"},
-		{Name: "cgroup v2 alone", Cgroup: "unified"},
-		{Name: "cgroup v2, no procfs", Proc: "none"},
-		{Name: "cgroup v2, procfs of another PID namespace", Proc: "other"},
-		{Name: "cgroup v2, procfs with hidepid=2", Proc: "hidepid=2"},
+		{Name: "cgroup v2 alone", Cgroup: "unified", Long: true},
+		{Name: "cgroup v2, no procfs", Proc: "none", Long: true},
+		{Name: "cgroup v2, procfs of another PID namespace", Proc: "other", Long: true},
+		{Name: "cgroup v2, procfs with hidepid=2", Proc: "hidepid=2", Long: true},
 		{Name: "cgroup v2, procfs with subset=pid", Proc: "subset=pid"},
 		{Name: "cgroup v2, all of " + strings.Join(calls, ", ") + ": ENOSYS", Refuse: calls, Errno: syscall.ENOSYS},
 		{Name: "cgroup v2, all of them: EPERM", Refuse: calls, Errno: syscall.EPERM},
 		{Name: "cgroup v2 read-only", Cgroup: "read-only"},
 		{Name: "cgroup v1 only", Cgroup: "v1"},
-		{Name: "another file system at the place of cgroup v2", Cgroup: "tmpfs"},
+		{Name: "another file system at the place of cgroup v2", Cgroup: "tmpfs", Long: true},
 		{Name: "a container without /sys", Cgroup: "nosys"},
 		{Name: "no cgroups", Cgroup: "none", Storm: true},
 		{Name: "no cgroups, no procfs", Cgroup: "none", Proc: "none"},
 		{Name: "no cgroups, procfs of another PID namespace", Cgroup: "none", Proc: "other"},
-		{Name: "no cgroups, procfs with hidepid=2", Cgroup: "none", Proc: "hidepid=2"},
+		{Name: "no cgroups, procfs with hidepid=2", Cgroup: "none", Proc: "hidepid=2", Long: true},
 		{Name: "no cgroups, procfs with subset=pid", Cgroup: "none", Proc: "subset=pid"},
 	}
 	for _, c := range calls {
 		for _, e := range []syscall.Errno{syscall.ENOSYS, syscall.EPERM} {
-			out = append(out, stage{Name: fmt.Sprintf("no cgroups, %s: %s", c, errnoName(e)), Cgroup: "none", Refuse: []string{c}, Errno: e, Long: e == syscall.EPERM})
+			out = append(out, stage{Name: fmt.Sprintf("no cgroups, %s: %s", c, errnoName(e)), Cgroup: "none", Refuse: []string{c}, Errno: e, Long: e == syscall.EPERM || c == "waitid(P_PIDFD)" || c == "clone3"})
 		}
 	}
 	return append(out,
 		stage{Name: "no cgroups, all of them: ENOSYS", Cgroup: "none", Refuse: calls, Errno: syscall.ENOSYS},
 		stage{Name: "no cgroups, all of them: EPERM", Cgroup: "none", Storm: true, Refuse: calls, Errno: syscall.EPERM},
-		stage{Name: "no cgroups, no procfs, all of them: EPERM", Cgroup: "none", Proc: "none", Refuse: calls, Errno: syscall.EPERM},
+		stage{Name: "no cgroups, no procfs, all of them: EPERM", Cgroup: "none", Proc: "none", Refuse: calls, Errno: syscall.EPERM, Long: true},
 		stage{Name: "a user without privileges", UID: nobody},
 		stage{Name: "a user without privileges, procfs with hidepid=2", UID: nobody, Proc: "hidepid=2"},
 		stage{Name: "no cgroups, `--allow-pidns`", Cgroup: "none", Storm: true, Serve: []string{"--allow-pidns"}},
-		stage{Name: "no cgroups, no procfs, `--allow-pidns`", Cgroup: "none", Proc: "none", Serve: []string{"--allow-pidns"}},
+		stage{Name: "no cgroups, no procfs, `--allow-pidns`", Cgroup: "none", Proc: "none", Serve: []string{"--allow-pidns"}, Long: true},
 		stage{Name: "no cgroups, all of them: EPERM, `--allow-pidns`", Cgroup: "none", Refuse: calls, Errno: syscall.EPERM, Serve: []string{"--allow-pidns"}},
 		stage{Name: "a user without privileges, `--allow-pidns`", UID: nobody, Serve: []string{"--allow-pidns"}},
 	)
