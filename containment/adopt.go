@@ -108,6 +108,7 @@ func (m *Manager) enterAdopted(t *turn, c Caller, mt meta, k Adopted) error {
 	at := time.Now().UTC()
 	k.Started.At = at
 	t.mu.Lock()
+	t.removeProcess(k.Started.Process) // it could not be moved, and is held otherwise
 	p := t.newProcess(Recovered{Started: k.Started, Argv: k.Argv, Cwd: k.Cwd, UID: k.UID}, mt)
 	p.joining = true
 	p.view.Grade = k.Grade

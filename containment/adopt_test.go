@@ -28,6 +28,9 @@ func (x *memHold) Adopt(ctx context.Context, a Adopting) (Adopted, error) {
 	out := Adopted{Started: Started{Process: a.Process, PID: k.Identity.PID, Identity: k.Identity, Placement: "adopt"}, Grade: x.facts.Grade,
 		Argv: []string{k.Comm}, UID: k.UIDs[0], From: k.Cgroup, Evidence: []string{"said so"}}
 	if x.unmovable {
+		if err := a.Before(out); err != nil {
+			return out, err
+		}
 		if !a.Token {
 			return out, api.AdoptUnmovable.Refuse(k.Identity.PID, "it stays")
 		}
@@ -215,6 +218,8 @@ func TestAdoptByIdentity(t *testing.T) {
 	}
 	if v, err := m.Turn(t.Context(), id); err != nil || v.Grade != api.GradeCgroup {
 		t.Errorf("the turn's own: %s (%v)", v.Grade, err)
+	} else if len(v.Processes) != 1 {
+		t.Errorf("listed: %+v", v.Processes)
 	}
 	bare := begun(t, m, api.BeginRequest{})
 	y := h.holds[1]

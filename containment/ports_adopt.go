@@ -38,7 +38,9 @@ type Adopting struct {
 	Ancestor bool
 	Token    bool // its identity is enough
 	May      func(Candidate) error
-	Before   func(Adopted) error
+	// Before is told again when it turns out that it cannot be moved, and is held by
+	// its identity.
+	Before func(Adopted) error
 }
 
 // Candidate is a process that would be taken in.

@@ -16,7 +16,8 @@ func TestTurnsInBeds(t *testing.T) {
 	binary := PackageTests(t, "integration/turns")
 	short := []string{"-test.short", "-test.skip=^Test(" + strings.Join([]string{"HostileClients", "DeadlineOutlivesTheService",
 		"EndPolicy.*", "RestartAmidstEachClock", "(Killed|Stopped)Gateway", "SilentBuildIsNotIdle", "LogThatNobodyReads",
-		"BackAtTheLastInstant", "WhatATurnHeldIsFree", "ExitIsNotHeldUpByAnybody", "StartOnABusyHost", "Much.*"}, "|") + ")$"}
+		"BackAtTheLastInstant", "WhatATurnHeldIsFree", "ExitIsNotHeldUpByAnybody", "StartOnABusyHost", "Much.*",
+		"Adopt(ATree|Odd|By|The|At|Hostile|Without|While|Refuses).*", "AdoptedThatLeaves", "StatusOfAdopted", "ReceiptNames.*"}, "|") + ")$"}
 	host := short
 	if os.Getenv("PINFOLD_TEST_LONG") != "" {
 		host = nil
