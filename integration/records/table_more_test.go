@@ -117,6 +117,23 @@ func jobCells() []cell {
 	}
 }
 
+// takenOver makes a recorded process one that has gone, and whose number the canary
+// has now.
+func takenOver(x *scene, id map[string]any) {
+	id["pid"], id["pidfs_ino"] = x.canary.pid(), 1
+}
+
+// ofElsewhere makes a recorded process one of another PID namespace, on a kernel
+// without pidfs: an inode alone would tell who it is.
+func ofElsewhere(_ *scene, id map[string]any) { id["pid_ns"], id["pidfs_ino"] = 1, 0 }
+
+// mute takes the keeper's socket away: at that it would answer for itself.
+func mute(x *scene) {
+	if err := os.Remove(filepath.Join(filepath.Dir(x.recordPath(x.turn.ID)), "keeper.sock")); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
 func keeperCells() []cell {
 	f := containment.FoundKeeper
 	without := func(x *scene) {
@@ -130,16 +147,16 @@ func keeperCells() []cell {
 		}
 		x.wantWritten(r)
 	}
-	keeper := func(key string, value func(x *scene) any) func(*scene) {
+	keeper := func(change func(x *scene, id map[string]any)) func(*scene) {
 		return func(x *scene) {
-			x.edit(x.turn.ID, func(r map[string]any) { part(r, "facts", "keeper")[key] = value(x) })
+			x.edit(x.turn.ID, func(r map[string]any) { change(x, part(r, "facts", "keeper")) })
 		}
 	}
 	return []cell{
 		{f, api.VerdictOwned, open, nil, func(x *scene) { x.exits(x.turn.ID, "exit 0") }},
 		{f, api.VerdictGone, open, endKeeper, without},
-		{f, api.VerdictForeign, open, keeper("pid", func(x *scene) any { return x.canary.pid() }), without},
-		{f, api.VerdictUnverifiable, open, keeper("pid_ns", func(*scene) any { return 1 }), without},
+		{f, api.VerdictForeign, open, keeper(takenOver), without},
+		{f, api.VerdictUnverifiable, open, func(x *scene) { keeper(ofElsewhere)(x); mute(x) }, without},
 	}
 }
 
@@ -150,9 +167,9 @@ func clientCells() []cell {
 		x.exits(x.turn.ID, "exit 5")
 		x.proc = x.launch(x.turn.ID, "exec sleep 100000")
 	}
-	who := func(key string, value func(x *scene) any) func(*scene) {
+	who := func(change func(x *scene, id map[string]any)) func(*scene) {
 		return func(x *scene) {
-			x.edit(x.turn.ID, func(r map[string]any) { part(r, "client")[key] = value(x) })
+			x.edit(x.turn.ID, func(r map[string]any) { change(x, part(r, "client")) })
 		}
 	}
 	abandoned := func(x *scene) {
@@ -178,9 +195,9 @@ func clientCells() []cell {
 	}
 	return []cell{
 		{f, api.VerdictOwned, bound, nil, goesOn},
-		{f, api.VerdictGone, bound, who("pid", dead), abandoned},
-		{f, api.VerdictForeign, bound, who("pid", func(x *scene) any { return x.canary.pid() }), abandoned},
-		{f, api.VerdictUnverifiable, bound, who("pid_ns", func(*scene) any { return 1 }), func(x *scene) {
+		{f, api.VerdictGone, bound, who(func(x *scene, id map[string]any) { id["pid"], id["pidfs_ino"] = dead(x), 1 }), abandoned},
+		{f, api.VerdictForeign, bound, who(takenOver), abandoned},
+		{f, api.VerdictUnverifiable, bound, who(ofElsewhere), func(x *scene) {
 			goesOn(x)
 			if v := x.look(x.turn.ID); !has(v.Degraded, "cannot be verified") {
 				x.t.Errorf("degraded %q", v.Degraded)

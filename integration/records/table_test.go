@@ -354,7 +354,7 @@ func unbegunCells() []cell {
 		}},
 		{f, api.VerdictGone, unbegun, endKeeper, none},
 		{f, api.VerdictForeign, unbegun, func(x *scene) { endKeeper(x); keeper("pid", x.canary.pid())(x) }, none},
-		{f, api.VerdictUnverifiable, unbegun, keeper("pid_ns", 1), func(x *scene) {
+		{f, api.VerdictUnverifiable, unbegun, func(x *scene) { keeper("pid_ns", 1)(x); keeper("pidfs_ino", 0)(x); mute(x) }, func(x *scene) {
 			if e := x.entry(x.turn.ID); e.Standing != api.StandingUnverified {
 				x.t.Errorf("it is told as %+v", e)
 			}
