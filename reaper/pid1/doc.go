@@ -18,6 +18,10 @@
 // (redirect). That costs start-up time, memory, the first millisecond's signals
 // and the part of the inherited mask that the runtime unblocks.
 //
+// With --serve all that stays so: the service is one more child, watched by the
+// same loop (serve_linux.go), its readiness read from a pipe. What that needs is in
+// pages of its own (service), which an init without it does not have.
+//
 // # Rules for code that runs there
 //
 // All that boot reaches is ordinary Go, with a zeroed g: no stack check fires, no
