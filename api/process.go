@@ -158,8 +158,8 @@ type SignalRequest struct {
 	Signal string `json:"signal"` // name with or without SIG, or a number
 	// Group sends it to the process's group, as a terminal does: to what the
 	// process has started and that has made no group of its own. Before Linux 6.9
-	// it goes to the process only. One that joined is in its caller's group, which
-	// is not the turn's: that is refused.
+	// it goes to the process only. One that joined, or was adopted, is in somebody
+	// else's group, which is not the turn's: that is refused.
 	Group bool  `json:"group,omitempty"`
 	Epoch int64 `json:"epoch,omitempty"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"pinfold.dev/api"
@@ -215,6 +216,25 @@ func (m *Manager) heldBySomebody(t *turn, k Candidate) error {
 			if sameProcess(keeper, above) && (other != t || !moves) {
 				return heldAlready(k.Identity.PID, other.id)
 			}
+		}
+	}
+	return nil
+}
+
+// heldElsewhere refuses a caller that another turn holds by its identity alone: no
+// cgroup shows that.
+func (m *Manager) heldElsewhere(t *turn, c Caller) error {
+	for _, other := range m.all() {
+		if other == t || c.Ino == 0 {
+			continue
+		}
+		other.mu.Lock()
+		held := slices.ContainsFunc(other.procs, func(p *process) bool {
+			return p.view.Adopted != nil && p.view.Status.State == api.ProcessRunning && p.view.Identity.Ino == c.Ino
+		})
+		other.mu.Unlock()
+		if held {
+			return heldAlready(c.PID, other.id)
 		}
 	}
 	return nil

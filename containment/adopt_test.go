@@ -85,6 +85,13 @@ func TestAdopt(t *testing.T) {
 	if len(r.Turn.Processes) != 1 || r.Turn.Processes[0].Identity.Ino != 700 || decodeMeta(r.Meta[p.ID]).Stop == 0 {
 		t.Errorf("recorded: %+v %+v", r.Turn.Processes, r.Meta)
 	}
+	if _, err := m.Signal(t.Context(), id, p.ID, api.SignalRequest{Signal: "INT", Group: true}); !errors.Is(err, api.ErrBadRequest) {
+		t.Errorf("its group, which is not ours, was signalled: %v", err)
+	}
+	other := begun(t, m, api.BeginRequest{})
+	if _, err := m.Join(t.Context(), other, Caller{PID: 70, Ino: 700}, api.JoinRequest{}, nil); reason(err) != api.AdoptHeld {
+		t.Errorf("it joins another turn: %v", err)
+	}
 	again := restarted(t, h, rec, 0)
 	if q, err := again.Adopt(t.Context(), id, Caller{UID: 0, PID: 5}, req, nil); err != nil || q.ID != p.ID || !q.Repeated {
 		t.Errorf("again: %+v (%v)", q, err)

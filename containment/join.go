@@ -89,6 +89,9 @@ func (m *Manager) mayJoin(t *turn, c Caller, cgroup string) error {
 		return api.Errorf(api.CodeForbidden, "process %d is in turn %s already", c.PID, in).With("turn", in).
 			WithRemedy("a process is in one turn; launch another through the API")
 	}
+	if err := m.heldElsewhere(t, c); err != nil {
+		return err
+	}
 	t.awaitLaunch(cgroup)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -108,8 +108,8 @@ func (m *Manager) Signal(ctx context.Context, id, proc string, req api.SignalReq
 		return a, nil
 	}
 	send := h.Signal
-	if req.Group && p.view.InPlace {
-		return a, api.Errorf(api.CodeBadRequest, "process %s of turn %s joined, and is in its caller's group: that is not the turn's to signal", proc, id).
+	if req.Group && (p.view.InPlace || p.view.Adopted != nil) {
+		return a, api.Errorf(api.CodeBadRequest, "process %s of turn %s joined, or was adopted, and is in somebody else's group: that is not the turn's to signal", proc, id).
 			WithRemedy("signal the process itself")
 	} else if req.Group {
 		send = h.SignalGroup

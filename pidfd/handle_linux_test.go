@@ -22,6 +22,7 @@ var suite = systest.New(map[string]systest.Helper{
 	"leaderless": leaderless,
 	"threads":    threads,
 	"old":        asOld,
+	"oldwhose":   whoseAsOld,
 	"reuse":      reuse,
 	"hidden":     hidden,
 	"rung":       rung,

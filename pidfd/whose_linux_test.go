@@ -2,6 +2,7 @@ package pidfd
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -167,5 +168,60 @@ func TestClaim(t *testing.T) {
 		if err := Claim(c.said, c.is); (err == nil) != c.true {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// whoseAsOld does on an old kernel what the tests do on a new one, with process
+// args[0], which has one child.
+func whoseAsOld(args []string) error {
+	if err := systest.LikeOld(false); err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	fd, err := sys.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer sys.Close(fd)
+	h, err := FromStranger(fd)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	ids, err := h.UIDs()
+	kernel, kerr := h.KernelThread()
+	kids, cerr := h.Children()
+	up, perr := h.Parent()
+	if err := errors.Join(err, kerr, cerr, perr); err != nil || up == nil {
+		return err
+	}
+	defer up.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	_, nerr := FromStranger(int(null.Fd()))
+	fmt.Println(h.PID() == pid, ids, kernel, len(kids), up.PID(), errors.Is(nerr, ErrNotPidfd))
+	return nil
+}
+
+func TestWhoseOnOldKernels(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "sleep 3600 & echo; wait")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := systest.Start(t, cmd)
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := suite.Command(t, "oldwhose", strconv.Itoa(p.PID())).Output()
+	me := uint32(os.Getuid())
+	if want := fmt.Sprintln(true, [4]uint32{me, me, me, me}, false, 1, os.Getpid(), true); err != nil || string(got) != want {
+		t.Errorf("%q, want %q (%v)", got, want, err)
 	}
 }

@@ -168,3 +168,32 @@ func TestAdoptWhileItEnds(t *testing.T) {
 	}
 	t.Logf("%d were in, %d were refused", in, out)
 }
+
+// An adopted process can be made a job, which outlives its turn, and the service.
+func TestAdoptedBecomesAJob(t *testing.T) {
+	needCgroups(t, grades(t)[0])
+	s := serve(t, grades(t)[0], options{})
+	x := s.begin(t, api.BeginRequest{})
+	f := files(t, "one", "kid")
+	one := outsider(t, nil, "setsid", f[0], f[1])
+	heart(f[0]).beating(t)
+	heart(f[1]).beating(t)
+	p := x.adopt(one.pid, api.AdoptRequest{Tree: true})
+	j, err := s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+	if err != nil || !r.Complete || r.Processes[0].Verdict != api.VerdictOwned {
+		t.Errorf("%+v (%v)", r, err)
+	}
+	s.kill()
+	s.restart()
+	heart(f[0]).beating(t)
+	heart(f[1]).beating(t)
+	if j, err = s.StopJob(t.Context(), j.ID, api.StopJobRequest{GraceMS: new(int64(0))}); err != nil || j.State != api.JobEnded || j.Status.SignalNumber != 9 {
+		t.Errorf("%+v (%v)", j, err)
+	}
+	<-one.gone
+	stopped(t, heart(f[0]), heart(f[1]))
+}
