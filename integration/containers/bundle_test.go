@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -61,6 +62,9 @@ func newBundle(t testing.TB, args ...string) *bundle {
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 			Seccomp:       dockerSeccomp(),
 		},
+	}
+	if slow := os.Getenv(slowEnv); slow != "" {
+		s.Process.Env = append(s.Process.Env, slowEnv+"="+slow)
 	}
 	b := &bundle{Spec: s, dir: dir}
 	for _, at := range []string{"/tmp", "/run/pinfold", "/var/lib/pinfold"} {
@@ -140,9 +144,40 @@ func (b *bundle) user(uid, gid uint32) {
 	}
 }
 
-// limit has the container's first process begin in a cgroup of our own, of
+// bounded tells whether the host has a controller, in cgroup v1 or v2.
+func bounded(t testing.TB, controller string) {
+	t.Helper()
+	b, err := os.ReadFile(cgroupfs + "/cgroup.controllers")
+	if run.v1[controller] == "" && (err != nil || !slices.Contains(strings.Fields(string(b)), controller)) {
+		missing(t, "the controller "+controller)
+	}
+}
+
+// tasks bounds how many the container may have.
+func (b *bundle) tasks(most int64) {
+	if run.v1["pids"] == "" {
+		b.Linux.Resources = &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &most}}
+		return
+	}
+	b.enter(limited("pids", b, "pids.max", strconv.FormatInt(most, 10)))
+}
+
+// memory bounds what the container may use, and has it see how much that is.
+func (b *bundle) memory(most int64) {
+	if run.v1["memory"] == "" {
+		b.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &most, Swap: &most}}
+		return
+	}
+	dir := limited("memory", b, "memory.limit_in_bytes", strconv.FormatInt(most, 10))
+	b.enter(dir)
+	b.without(cgroupfs) // as where cgroup v1 is all that there is
+	b.Mounts = append(b.Mounts, tmpfs(cgroupfs))
+	b.bind(dir, filepath.Join(cgroupfs, "memory"), "ro")
+}
+
+// enter has the container's first process begin in a cgroup of our own, of
 // cgroup v1's.
-func (b *bundle) limit(dir string) {
+func (b *bundle) enter(dir string) {
 	b.hook("place", dir+"/cgroup.procs")
 }
 

@@ -3,7 +3,6 @@ package containers
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,15 +91,9 @@ func TestStop(t *testing.T) {
 // init says why.
 func TestOutOfMemory(t *testing.T) {
 	runtimes(t, func(t *testing.T, rt oci) {
-		if run.v1["memory"] == "" {
-			missing(t, "the controller memory of cgroup v1")
-		}
+		bounded(t, "memory")
 		b := initOnly(t, []string{"-v"}, as("eat")...)
-		dir := limited("memory", b, "memory.limit_in_bytes", strconv.Itoa(64<<20))
-		b.limit(dir)
-		b.without(cgroupfs) // as where cgroup v1 is all that there is
-		b.Mounts = append(b.Mounts, tmpfs(cgroupfs))
-		b.bind(dir, filepath.Join(cgroupfs, "memory"), "ro")
+		b.memory(64 << 20)
 		code, out := rt.result(t, b)
 		if code != 137 || !strings.Contains(out, "out of memory") {
 			t.Errorf("code %d, it says %q", code, out)

@@ -82,7 +82,7 @@ func playDie(words []string) int {
 	check(syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}))
 	signal.Reset()
 	check(syscall.Kill(os.Getpid(), syscall.Signal(n)))
-	time.Sleep(patience)
+	time.Sleep(patience())
 	return 97
 }
 
@@ -90,7 +90,7 @@ func playDie(words []string) int {
 func playDeaf([]string) int {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	fmt.Println("up")
-	time.Sleep(patience)
+	time.Sleep(patience())
 	return 97
 }
 
@@ -141,7 +141,7 @@ func held(path string) bool {
 func playCanary(words []string) int {
 	f := hold(words[0])
 	fmt.Println("canary up")
-	time.Sleep(10 * patience)
+	time.Sleep(10 * patience())
 	f.Close()
 	return 97
 }
@@ -165,7 +165,7 @@ func playEscape(words []string) int {
 	}
 	_, err := f.Write([]byte("."))
 	check(err)
-	time.Sleep(10 * patience)
+	time.Sleep(10 * patience())
 	return 97
 }
 
@@ -191,7 +191,7 @@ func playOrphan(words []string) int {
 
 // patiently waits for what comes soon.
 func patiently(what string, cond func() bool) {
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience()); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			check(fmt.Errorf("not seen: %s", what))
 		}

@@ -150,7 +150,7 @@ func TestSharedPIDs(t *testing.T) {
 // eventually waits for what comes soon.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience()); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not seen: %s", what)
 		}

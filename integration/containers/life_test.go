@@ -81,7 +81,7 @@ func (s *story) tell(dir string) {
 }
 
 func (s *story) turn(c *client.Client, dir string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	grace := int64(100)
 	t, err := c.Begin(ctx, api.BeginRequest{Label: "life"})

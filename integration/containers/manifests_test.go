@@ -95,7 +95,7 @@ type (
 		SecurityOpt []string `yaml:"security_opt"`
 		Tmpfs       []string
 		Volumes     []string
-		PidsLimit   int    `yaml:"pids_limit"`
+		PidsLimit   int64  `yaml:"pids_limit"`
 		StopGrace   string `yaml:"stop_grace_period"`
 		Healthcheck struct {
 			Test        []string
@@ -263,8 +263,8 @@ func newService(t testing.TB, s composeService) *bundle {
 		}
 		b.bind(from, at, "rw")
 	}
-	if s.PidsLimit > 0 && run.v1["pids"] != "" {
-		b.limit(limited("pids", b, "pids.max", strconv.Itoa(s.PidsLimit)))
+	if bounded(t, "pids"); s.PidsLimit > 0 {
+		b.tasks(s.PidsLimit)
 	}
 	return b
 }

@@ -113,9 +113,10 @@ func otherModes() []mode {
 			b.refusePrctl()
 		}},
 		{name: "the same, cgroups read-only", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) { b.refusePrctl() }},
-		{name: "at most 64 tasks", grade: api.GradeCgroup, needs: "pids", change: func(t testing.TB, b *bundle) {
+		{name: "at most 64 tasks", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
+			bounded(t, "pids")
 			b.cgroups("rw")
-			b.limit(limited("pids", b, "pids.max", "64"))
+			b.tasks(64)
 		}},
 	}
 }

@@ -119,7 +119,6 @@ func (o *output) String() string {
 // start makes a container and starts it, in the foreground of the runtime.
 func (rt oci) start(t testing.TB, b *bundle) *container {
 	t.Helper()
-	b.Linux.Resources = nil // crun wants to raise RLIMIT_MEMLOCK for a list of devices
 	b.write(t)
 	c := &container{t: t, rt: rt, id: filepath.Base(b.dir), of: b, done: make(chan struct{})}
 	c.cmd = rt.command("run", "--bundle", b.dir, c.id)
@@ -165,7 +164,7 @@ func (rt oci) begin(cmd *exec.Cmd) error {
 // code waits for the end, as an orchestrator does.
 func (c *container) code() int {
 	c.t.Helper()
-	if !c.endsIn(patience) {
+	if !c.endsIn(patience()) {
 		c.t.Fatalf("the container does not end; it said\n%s", c.out.String())
 	}
 	if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -186,7 +185,7 @@ func (c *container) endsIn(d time.Duration) bool {
 // says waits for a text in the output.
 func (c *container) says(text string) {
 	c.t.Helper()
-	for end := time.Now().Add(patience); !strings.Contains(c.out.String(), text); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience()); !strings.Contains(c.out.String(), text); time.Sleep(2 * time.Millisecond) {
 		if c.endsIn(0) || time.Now().After(end) {
 			c.t.Fatalf("%q was not said; it said\n%s", text, c.out.String())
 		}
@@ -225,7 +224,7 @@ func (c *container) exec(args ...string) *exec.Cmd {
 // remove ends the container and what it has left.
 func (c *container) remove() {
 	out, err := c.rt.command("delete", "--force", c.id).CombinedOutput()
-	if !c.endsIn(patience) {
+	if !c.endsIn(patience()) {
 		c.t.Errorf("the container was deleted, and runs: %v\n%s", err, out)
 		_ = c.cmd.Process.Kill()
 		<-c.done
