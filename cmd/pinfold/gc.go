@@ -17,7 +17,8 @@ func (a *app) gcCmd() *cobra.Command {
 		Long: `Remove empty cgroups that bear the service's mark and belong to no turn,
 directories of turns that never had a record, and records that cannot be read and
 of whose turn nothing is left. It tells why, for each, and why it leaves the rest.
-Nobody is signalled.
+Turns of other instances in the same place, whose service does not run, are told
+with what to do about them, and left alone. Nobody is signalled.
 
 Exit status: 0 when what was to go has gone; 1 otherwise; others as in
 "pinfold help exit-codes".`,
