@@ -86,7 +86,7 @@ const inTurn = `turn=$(pinfold begin) || exit 1
 func TestServe(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		bystander(t)
-		b := start(t, container(t, bin, "rw", []string{"--kill-remaining=20s"}, `tail -1 /proc/self/cgroup; echo at $PINFOLD_SOCKET; unset PINFOLD_SOCKET; pinfold ps >/dev/null && echo found; `+inTurn))
+		b := start(t, container(t, bin, "rw", []string{"--kill-remaining=20s", "--kill-cgroup"}, `tail -1 /proc/self/cgroup; echo at $PINFOLD_SOCKET; unset PINFOLD_SOCKET; pinfold ps >/dev/null && echo found; `+inTurn))
 		b.says("up\n")
 		b.signal(syscall.SIGTERM)
 		if code := b.code(); code != 7 {
@@ -229,6 +229,18 @@ func TestServeEarlySignals(t *testing.T) {
 	}
 }
 
+// A command that does not start takes the service with it, and its code is the end's.
+func TestServeNoCommand(t *testing.T) {
+	builds(t, func(t *testing.T, bin string) {
+		s := container(t, bin, "rw", nil, "")
+		s.Argv = append(s.Argv[:3:3], "--", "/no/such")
+		s.Argv = append([]string{"/bin/sh", "-c", `"$@"; echo code $?; for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; done | grep -c "pinfold serv[e]"`, "sh"}, s.Argv...)
+		if _, out := result(t, s); !strings.Contains(out, "start /no/such: No such file or directory\n") || !strings.Contains(out, "code 127\n0\n") {
+			t.Error(out)
+		}
+	})
+}
+
 // Not as PID 1 it leaves no process and no cgroup behind.
 func TestServeAsChild(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
@@ -254,12 +266,14 @@ func TestServePlaces(t *testing.T) {
 			cgroup2, first, at string
 			flags              []string
 			user, readOnly     bool
+			delegated          bool // to the user
 		}{
-			"read-only":      {"ro", "grade subreaper (make /sys/fs/cgroup/pinfold-init.1: Read-only file system): ", "/run/pinfold/pinfold.sock", nil, false, false},
-			"made writable":  {"ro", "grade cgroup: ", "/run/pinfold/pinfold.sock", []string{"--cgroup-rw"}, false, false},
-			"none":           {"none", "grade subreaper (no cgroup v2 is mounted that shows our own): ", "/run/pinfold/pinfold.sock", nil, false, false},
-			"user":           {"none", "grade subreaper (", "/tmp/pinfold-UID/pinfold.sock", nil, true, false},
-			"user, all read": {"none", "grade subreaper (", "/dev/shm/pinfold-UID/pinfold.sock", nil, true, true},
+			"read-only":       {"ro", "grade subreaper (make /sys/fs/cgroup/pinfold-init.1: Read-only file system): ", "/run/pinfold/pinfold.sock", nil, false, false, false},
+			"made writable":   {"ro", "grade cgroup: ", "/run/pinfold/pinfold.sock", []string{"--cgroup-rw"}, false, false, false},
+			"none":            {"none", "grade subreaper (no cgroup v2 is mounted that shows our own): ", "/run/pinfold/pinfold.sock", nil, false, false, false},
+			"user":            {"none", "grade subreaper (", "/tmp/pinfold-UID/pinfold.sock", nil, true, false, false},
+			"user, delegated": {"rw", "grade cgroup: ", "/tmp/pinfold-UID/pinfold.sock", nil, true, false, true},
+			"user, all read":  {"none", "grade subreaper (", "/dev/shm/pinfold-UID/pinfold.sock", nil, true, true, false},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -267,6 +281,11 @@ func TestServePlaces(t *testing.T) {
 				s.Tmpfs, s.ReadOnly = append(s.Tmpfs, "/dev/shm"), c.readOnly
 				if c.user {
 					s.UID = 20_000 + int(run.made.n.Add(1))
+					for _, file := range []string{"", "/cgroup.procs", "/cgroup.threads", "/cgroup.subtree_control"} {
+						if dir := filepath.Dir(s.Cgroups[0]); c.delegated {
+							check(os.Chown(dir+file, s.UID, s.UID))
+						}
+					}
 					c.at = strings.Replace(c.at, "UID", strconv.Itoa(s.UID), 1)
 					t.Cleanup(func() { _ = os.RemoveAll(filepath.Join("/tmp", filepath.Base(filepath.Dir(c.at)))) })
 				}
