@@ -268,8 +268,9 @@ func TestTurnsOfAnotherInstance(t *testing.T) {
 // the original's turns, whatever it is told to do, whether the original's runs,
 // and whichever version has written the mark.
 func TestCopiedRuntimeDirectory(t *testing.T) {
-	for name, c := range map[string]struct{ runs, earlier bool }{
-		"beside a running service": {true, false}, "of a stopped one": {false, false}, "of an earlier version": {true, true},
+	for name, c := range map[string]struct{ runs, earlier, claimed bool }{
+		"beside a running service": {true, false, false}, "of a stopped one": {false, false, false},
+		"of an earlier version": {true, true, false}, "with the original's mark": {true, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,10 +295,19 @@ func TestCopiedRuntimeDirectory(t *testing.T) {
 			if !c.runs {
 				s.kill()
 			}
+			if c.claimed { // by somebody who believes that there is no original, and without its records
+				if err := errors.Join(os.Remove(second.dir+"/run/instance.json"), os.RemoveAll(second.dir+"/run/turns")); err != nil {
+					t.Fatal(err)
+				}
+			}
 			ctx := context.Background()
 			for range 2 {
 				second.start()
-				if e := second.entry(x.ID); e.Standing != api.StandingUnverified || !strings.Contains(e.Why, "of another instance") || e.Remedy == "" {
+				if e := second.entry(x.ID); c.claimed {
+					if !strings.Contains(second.log(), "one of the two directories is a copy") {
+						t.Error("it is not told")
+					}
+				} else if e.Standing != api.StandingUnverified || !strings.Contains(e.Why, "of another instance") || e.Remedy == "" {
 					t.Errorf("the copy tells %+v", e)
 				}
 				_, _ = second.Abandon(ctx, x.ID, api.AbandonRequest{GraceMS: new(int64(0)), Leftovers: true, Jobs: true})

@@ -45,7 +45,7 @@ func (h *Host) EndStrays(ctx context.Context, known func(turn string) bool) []er
 			if m == nil || known(m[1]) {
 				continue
 			}
-			if err := h.endStray(ctx, filepath.Join(place, e.Name())); err != nil {
+			if err := h.endStray(ctx, filepath.Join(place, e.Name()), m[1]); err != nil {
 				out = append(out, err)
 			}
 		}
@@ -93,7 +93,7 @@ func listens(ctx context.Context, dir string) bool {
 }
 
 // endStray ends one, if it is ours; the error says that it was, and how it went.
-func (h *Host) endStray(ctx context.Context, path string) error {
+func (h *Host) endStray(ctx context.Context, path, turn string) error {
 	d, err := cgroup.Open(path)
 	if err != nil {
 		return nil // gone meanwhile
@@ -109,6 +109,9 @@ func (h *Host) endStray(ctx context.Context, path string) error {
 	if live, err := d.Populated(); err == nil && !live {
 		_ = d.Remove(ctx) // what is left of the self-test, say; systemd may be at it, too
 		return nil
+	}
+	if dir := runtimeDirOf(d, turn); dir != "" && isCopy(h.turnDir(turn), filepath.Join(dir, "turns", turn)) {
+		return fmt.Errorf("left %s alone, which has our mark and a record in %s: one of the two directories is a copy, and has the other's mark", path, dir)
 	}
 	k, err := d.Kill(ctx, strayTime)
 	fault.Point("stray.killed")
