@@ -23,7 +23,7 @@ const suiteHelpers = `
 	state() { sed 's/.*) \(.\) .*/\1/' /proc/$1/stat; }
 	becomes() { i=0; until [ $(state $1) = $2 ] || [ $i = 500 ]; do sleep 0.01; i=$((i+1)); done; state $1; }
 	said() { i=0; until grep -q "^$1$" $O 2>/dev/null || [ $i = 500 ]; do sleep 0.01; i=$((i+1)); done; }
-	traps='for s in HUP INT QUIT USR1 USR2 TERM CONT SYS WINCH TTIN TTOU TSTP; do trap "echo $s" $s; done; echo ready; while :; do sleep 0.01; done'
+	traps='for s in HUP INT QUIT USR1 USR2 TERM CONT SYS WINCH TTIN TTOU TSTP; do trap "echo $s" $s; done; mkfifo $O.f; exec 9<>$O.f; echo ready; while :; do read x <&9; done'
 `
 
 var suiteChecks = []suiteCheck{
@@ -52,11 +52,11 @@ var suiteChecks = []suiteCheck{
 	{"dumb-init", "codes, and signals' ones", `for f in -- -c; do for c in 0 1 2 32 64 127 254 255; do "$I" $f sh -c "exit $c"; [ $? = $c ] || echo $c; done
 		for s in 15 1 3 9; do "$I" $f sh -c "kill -$s \$\$"; [ $? = $((128+s)) ] || echo $s; done; done 2>/dev/null`, ""},
 	{"dumb-init", "signals that are made another, or nothing", `for r in "-r 15:2 -r 2:15 -r 3:3" "-r 1:31 -r 31:1" "-r 15:3 -r 2:0 -r 28:0"; do
-		rm -f $O; "$I" $r sh -c "$traps" >$O & p=$!; said ready; for s in TERM QUIT CONT INT HUP SYS WINCH; do kill -$s $p; sleep 0.15; done; kill -KILL $c $(cat /proc/$p/task/$p/children); wait $p 2>/dev/null; grep -v ready $O | tr '\n' ' '; echo; done 2>/dev/null`,
+		rm -f $O $O.f; "$I" $r sh -c "$traps" >$O & p=$!; said ready; for s in TERM QUIT CONT INT HUP SYS WINCH; do kill -$s $p; sleep 0.15; done; kill -KILL $c $(cat /proc/$p/task/$p/children); wait $p 2>/dev/null; grep -v ready $O | tr '\n' ' '; echo; done 2>/dev/null`,
 		"INT QUIT CONT TERM HUP SYS WINCH \nTERM QUIT CONT INT SYS HUP WINCH \nQUIT QUIT CONT HUP SYS \n"},
 	{"dumb-init", "a terminal's stop signals stop both, and CONT wakes them", `exec 2>/dev/null; "$I" sh -c "$traps" >>$O & p=$!; said ready; runs $p sh
 		for s in TSTP TTOU TTIN; do kill -$s $p; becomes $p T; becomes $c T; kill -CONT $p; said CONT; state $p | tr RSD W; >$O; done; kill -KILL $c; wait $p 2>/dev/null`, strings.Repeat("T\nT\nW\n", 3)},
-	{"dumb-init", "with -c, or made another, they stop the init alone", `for f in "-c" "-r 20:1 -r 21:15 -r 22:2"; do rm -f $O; "$I" $f sh -c "$traps" >>$O & p=$!; said ready; runs $p sh
+	{"dumb-init", "with -c, or made another, they stop the init alone", `for f in "-c" "-r 20:1 -r 21:15 -r 22:2"; do rm -f $O $O.f; "$I" $f sh -c "$traps" >>$O & p=$!; said ready; runs $p sh
 		for s in TSTP TTIN TTOU; do kill -$s $p; becomes $p T; sleep 0.1; kill -CONT $p; sleep 0.15; done; kill -KILL $c; wait $p 2>/dev/null; grep -v ready $O | tr '\n' ' '; echo; done 2>/dev/null`,
 		"T\nT\nT\nTSTP CONT TTIN CONT TTOU CONT \nT\nT\nT\nHUP CONT TERM CONT INT CONT \n"},
 }
