@@ -209,6 +209,9 @@ func (l *fullLife) live() {
 		for end := time.Now().Add(patience(time.Second)); !l.reached() && time.Now().Before(end) && exists(filepath.Dir(l.recordPath(v.ID))); {
 			time.Sleep(time.Millisecond)
 		}
+		for end := time.Now().Add(20 * time.Millisecond); !l.reached() && time.Now().Before(end); { // what comes right after that
+			time.Sleep(time.Millisecond)
+		}
 	}
 	_ = os.Remove(l.armed)
 	l.kill()
