@@ -163,7 +163,7 @@ func TestTurnsBeyondDescriptors(t *testing.T) {
 	s.kill()
 	bin := s.bin
 	s.bin = s.dir + "/limited"
-	if err := os.WriteFile(s.bin, []byte("#!/bin/sh\nulimit -n 230\nexec "+bin+" \"$@\"\n"), 0o755); err != nil {
+	if err := os.WriteFile(s.bin, []byte("#!/bin/sh\nulimit -n 280\nexec "+bin+" \"$@\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	s.start()
@@ -179,10 +179,25 @@ func TestTurnsBeyondDescriptors(t *testing.T) {
 		return out
 	}
 	first := standings()
+	for id, pid := range pids {
+		if s.entry(id).Standing != api.StandingLive {
+			continue
+		}
+		if v := s.look(id); has(v.Degraded, "keeper is gone") {
+			t.Errorf("turn %s has no keeper: %q", id, v.Degraded)
+		}
+		if r, err := s.Abandon(context.Background(), id, api.AbandonRequest{GraceMS: new(int64(0))}); err != nil || !r.Complete {
+			t.Errorf("turn %s: complete %v (%v)", id, r.Complete, err)
+		}
+		if st := stateOf(pid); st != 0 && st != 'Z' {
+			t.Errorf("process %d lives", pid)
+		}
+		delete(pids, id)
+	}
 	if first[api.StandingUnverified] == 0 || first[api.StandingLive] == 0 {
 		t.Fatalf("with few descriptors: %v", first)
 	}
-	for id, pid := range pids { // those that can be ended make room for the others
+	for id, pid := range pids { // for which there is room now
 		eventually(t, "turn "+id+" can be ended", func() bool {
 			r, err := s.Abandon(context.Background(), id, api.AbandonRequest{GraceMS: new(int64(0))})
 			return err == nil && r.Complete

@@ -25,6 +25,9 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 		v, err := leaveToOther(facts, why)
 		return nil, v, err
 	}
+	if err := h.room(); err != nil {
+		return nil, api.VerdictUnverifiable, err
+	}
 	h.settle(turn, &facts)
 	if facts.Bare {
 		return h.recoverBare(ctx, turn, facts, hooks)
