@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
 	"pinfold.dev/pidfd"
 	"pinfold.dev/systemd"
@@ -27,7 +28,7 @@ func (x *hold) vouched(h *pidfd.Handle) error {
 		return nil // nothing of it is ever signalled
 	}
 	line, err := h.CgroupPath()
-	if err == nil && x.within(line) {
+	if err == nil && x.within(line) || err != nil && x.lists(h) {
 		return nil
 	}
 	if parent, perr := h.Parent(); perr == nil && parent != nil {
@@ -37,6 +38,17 @@ func (x *hold) vouched(h *pidfd.Handle) error {
 		}
 	}
 	return fmt.Errorf("it is in %s, and no child of the turn's keeper (%v): %w", line, err, errOutside)
+}
+
+// lists tells whether a process is among those that the turn's cgroup lists: where
+// the host does not tell of a process what cgroup it is in.
+func (x *hold) lists(h *pidfd.Handle) (in bool) {
+	_, _ = x.dir.Each(func(_ *pidfd.Handle, f cgroup.Found) error {
+		in = in || f.PID == h.PID()
+		return nil
+	})
+	over, err := h.Exited() // while it lives its number is its own
+	return in && err == nil && !over
 }
 
 // isKeeper tells whether a process is the turn's keeper, which lives.

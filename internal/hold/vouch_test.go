@@ -126,6 +126,18 @@ func TestEscapedIsVouchedFor(t *testing.T) {
 	if err := s.vouched(h); err != nil {
 		t.Errorf("a child of the keeper: %v", err)
 	}
+	if s.lists(h) {
+		t.Error("the turn's cgroup lists it")
+	}
+	p2 := s.start("p2", "sleep", "1000")
+	h2, err := pidfd.Open(p2.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h2.Close()
+	if !s.lists(h2) {
+		t.Error("the turn's cgroup does not list one that is in it")
+	}
 	if err := s.EndKeeper(t.Context()); err != nil {
 		t.Fatal(err)
 	}
