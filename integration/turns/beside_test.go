@@ -15,6 +15,7 @@ import (
 // touches neither the other nor what is outside: names authorise nothing.
 func TestBeside(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		f := files(t, "a", "b", "outside", "child of a", "child of b", "child outside")
 		outside := startBeside(t, f[2], f[5])

@@ -16,6 +16,7 @@ import (
 // leaves nothing of the test that did not end.
 func TestStartOnABusyHost(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		newCanary(t, s)
 		_, beside := newNeighbour(t, s)

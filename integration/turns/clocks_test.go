@@ -163,6 +163,7 @@ func TestSilentBuildIsNotIdle(t *testing.T) {
 // A frozen turn does not run, and does not time out.
 func TestFrozenTurn(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		beside := newCanary(t, s)
 		wall := patience(3 * time.Second)

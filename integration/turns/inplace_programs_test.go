@@ -216,6 +216,7 @@ func below(dir string) (pids []int) {
 // program in the turn beside works on.
 func TestProgramsInPlace(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		newCanary(t, s)
 		for _, uid := range []int{0, 54321} {

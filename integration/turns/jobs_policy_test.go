@@ -75,6 +75,7 @@ func TestEndPolicyOfJobs(t *testing.T) {
 // a turn that went well, and the newer one are untouched by each other's ending.
 func TestTwoTurnsOfASession(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		before := newCanary(t, s)
@@ -126,6 +127,7 @@ func TestTwoTurnsOfASession(t *testing.T) {
 // made of one of them is not.
 func TestLeftoversHaveTheirTime(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		x := s.begin(t, api.BeginRequest{LeftoversMaxMS: inMS(2 * time.Second)})
@@ -166,6 +168,7 @@ func TestLeftoversHaveTheirTime(t *testing.T) {
 // when that says so, and with its first turn in no case.
 func TestTransferredJobIsTheOthers(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		x, y := s.begin(t, api.BeginRequest{Session: "x"}), s.begin(t, api.BeginRequest{Session: "y"})

@@ -74,6 +74,7 @@ func whole(out string) error {
 // of the turn is ended.
 func TestPromotedJobOutlivesItsTurn(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		x := s.begin(t, api.BeginRequest{Session: "s1"})

@@ -12,6 +12,7 @@ import (
 // nobody saw is told as lost.
 func TestKeeperGone(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		for _, c := range []struct {
 			name    string
 			disturb func(t *testing.T, x *turn)

@@ -94,6 +94,7 @@ func (x *turn) refuses(t *testing.T, b badLaunch) {
 
 func TestLaunchRefusals(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		x := s.begin(t, api.BeginRequest{})
 		f := files(t, "beat")
@@ -148,6 +149,7 @@ func badLaunches(t *testing.T) []badLaunch {
 // The turn's cgroup itself can refuse. The turn can be ended all the same.
 func TestCgroupRefusals(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		for _, c := range []struct {
 			name    string
@@ -186,6 +188,7 @@ func set(t *testing.T, file, value string) {
 // Somebody removes the cgroup of a turn that is empty.
 func TestCgroupRemoved(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		s := serve(t, g, options{})
 		x := s.begin(t, api.BeginRequest{})
 		p := x.launch(helper(t, "exit", "7"))

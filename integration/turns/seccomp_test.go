@@ -38,6 +38,7 @@ func without(call string, errno syscall.Errno) options {
 // Without clone3 a launch goes through the gate, and holds as well.
 func TestWithoutClone3(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		for _, errno := range []syscall.Errno{syscall.ENOSYS, syscall.EPERM} {
 			t.Run(errno.Error(), func(t *testing.T) {
 				s := serve(t, g, without("clone3", errno))
@@ -74,6 +75,7 @@ func wantGate(t *testing.T, s *service) {
 // be held is refused, with the reason; what can is ended.
 func TestWithoutPidfd(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
 		for _, call := range []string{"pidfd_open", "pidfd_send_signal", "pidfd_open,pidfd_send_signal"} {
 			t.Run(call, func(t *testing.T) {
 				o := without(call, syscall.ENOSYS)
