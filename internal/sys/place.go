@@ -7,15 +7,13 @@ type Place struct {
 	Born int64  `json:"born_ns,omitempty"`
 }
 
-// Same tells whether two are one file. A device's number may change while a file
-// stays (an overlay that is mounted anew), and an inode's may be given again; a
-// birth is both's own, where it is told.
+// Same tells whether two are one file. A birth decides, where it is told: numbers
+// may change while a file stays (an overlay's device when it is mounted anew, its
+// directories' inodes when its layers are on several file systems), and an inode's
+// may be given again.
 func (p Place) Same(o Place) bool {
-	if p.Ino != o.Ino {
-		return false
-	}
 	if p.Born != 0 && o.Born != 0 {
 		return p.Born == o.Born
 	}
-	return p.Dev == o.Dev
+	return p.Ino == o.Ino && p.Dev == o.Dev
 }
