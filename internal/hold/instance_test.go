@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pinfold.dev/internal/ownfile"
 )
@@ -27,6 +28,7 @@ func record(t *testing.T, dir, turn, mark, where string) {
 
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
+	time.Sleep(20 * time.Millisecond) // file systems' clocks tick: its birth is to be another
 	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestPlaces(t *testing.T) {
@@ -40,6 +41,7 @@ func TestPlaces(t *testing.T) {
 	if two, err := PlaceOf(link); err != nil || !one.Same(two) {
 		t.Errorf("moved, and by a link: %+v, was %+v (%v)", two, one, err)
 	}
+	time.Sleep(20 * time.Millisecond) // file systems' clocks tick
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
