@@ -43,14 +43,14 @@ func stages() []stage {
 		}
 	}
 	return append(out,
-		stage{Name: "no cgroups, all of them: ENOSYS", Cgroup: "none", Refuse: calls, Errno: syscall.ENOSYS},
+		stage{Name: "no cgroups, all of them: ENOSYS", Cgroup: "none", Refuse: calls, Errno: syscall.ENOSYS, Long: true},
 		stage{Name: "no cgroups, all of them: EPERM", Cgroup: "none", Storm: true, Refuse: calls, Errno: syscall.EPERM},
 		stage{Name: "no cgroups, no procfs, all of them: EPERM", Cgroup: "none", Proc: "none", Refuse: calls, Errno: syscall.EPERM, Long: true},
 		stage{Name: "a user without privileges", UID: nobody},
 		stage{Name: "a user without privileges, procfs with hidepid=2", UID: nobody, Proc: "hidepid=2"},
 		stage{Name: "no cgroups, `--allow-pidns`", Cgroup: "none", Storm: true, Serve: []string{"--allow-pidns"}},
 		stage{Name: "no cgroups, no procfs, `--allow-pidns`", Cgroup: "none", Proc: "none", Serve: []string{"--allow-pidns"}, Long: true},
-		stage{Name: "no cgroups, all of them: EPERM, `--allow-pidns`", Cgroup: "none", Refuse: calls, Errno: syscall.EPERM, Serve: []string{"--allow-pidns"}},
+		stage{Name: "no cgroups, all of them: EPERM, `--allow-pidns`", Cgroup: "none", Refuse: calls, Errno: syscall.EPERM, Serve: []string{"--allow-pidns"}, Long: true},
 		stage{Name: "a user without privileges, `--allow-pidns`", UID: nobody, Serve: []string{"--allow-pidns"}},
 	)
 }

@@ -79,6 +79,9 @@ func (o trial) words() string {
 		return "unverifiable: kept, shown, nothing signalled"
 	case o.Complete:
 		first, _, _ := strings.Cut(o.Mechanism, "+") // what came after it depends on how busy the host is
+		if strings.Contains(o.Name, "keeper killed") || strings.Contains(o.Name, "both") {
+			return "all ended" // by whom depends on who had seen what by then
+		}
 		return "all ended, by " + first
 	case o.State == api.StateLost && o.Unconfirmed == "":
 		return "over: its init was found gone"

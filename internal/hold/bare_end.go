@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"pinfold.dev/containment"
 	"pinfold.dev/fallback"
 	"pinfold.dev/internal/fault"
-	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 )
@@ -30,6 +28,10 @@ const (
 
 // dawdle is the longest pause between two questions whether the turn is over.
 const dawdle = 50 * time.Millisecond
+
+// wordTime is how long an ending waits for the keeper's word before it does what can
+// be done without.
+const wordTime = time.Second
 
 // over tells whether the keeper is seen to have nobody below it. At grade pidns
 // nobody outlives the keeper, either.
@@ -70,7 +72,11 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	fault.Point("kill.asked")
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if over, err := x.over(ctx); err == nil && over {
+	x.wake()
+	soon, done := context.WithTimeout(ctx, min(bound/8, wordTime))
+	over, err := x.over(soon)
+	done()
+	if err == nil && over {
 		out.EmptyAt = time.Now()
 		return out, nil
 	}
@@ -104,6 +110,14 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	}
 	out.Unconfirmed = "the keeper was not seen to have nobody below it within the bound"
 	return out, nil
+}
+
+// wake has a keeper that somebody has stopped go on: one that does not answer would
+// be killed, and with it goes whose child each orphan of the turn is.
+func (x *bare) wake() {
+	if x.keeper != nil && !x.keeperDead() {
+		_ = x.keeper.Signal(syscall.SIGCONT) // one that cannot be signalled is asked all the same
+	}
 }
 
 // count enters who is seen in the turn, since a keeper counts only its children.
@@ -176,40 +190,6 @@ func (x *bare) killByKeeper(ctx context.Context, until time.Time, out *containme
 		out.Survivors = append(out.Survivors, survivor(l.PID, l.Comm))
 	}
 	return false
-}
-
-// survivor is one of which only that is known.
-func survivor(pid int, comm string) api.Survivor {
-	s := api.Survivor{PID: pid, Comm: comm, State: "?"}
-	if m, err := memberOf(pid); err == nil {
-		s.Comm, s.State, s.Cgroup = m.Comm, m.State, m.Cgroup
-	}
-	if s.State == "Z" { // its main thread has ended, and another has not
-		s.TID, s.State = livingThread(pid)
-	}
-	file := fmt.Sprintf("/proc/%d/wchan", pid)
-	if s.TID != 0 {
-		file = fmt.Sprintf("/proc/%d/task/%d/wchan", pid, s.TID)
-	}
-	if b, err := os.ReadFile(file); err == nil && string(b) != "0" {
-		s.WaitChannel = string(b)
-	}
-	return s
-}
-
-// livingThread finds a thread that has not ended, and its state.
-func livingThread(pid int) (tid int, state string) {
-	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	for _, file := range list {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		if s, err := sys.ParseStat(b); err == nil && s.State != 'Z' && s.State != 'X' {
-			return s.PID, string(s.State)
-		}
-	}
-	return 0, "Z"
 }
 
 // killInit ends a turn's PID namespace by its init; how what was in it ended is
@@ -333,6 +313,8 @@ func (x *bare) killByWalk(ctx context.Context, until time.Time, out *containment
 
 // word is the keeper's on whether it has children; by /proc they are listed.
 func (x *bare) word(ctx context.Context) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, wordTime) // the walk has more to do than to wait for it
+	defer cancel()
 	c, err := x.below(ctx)
 	switch {
 	case err != nil:
@@ -442,6 +424,9 @@ func (x *bare) tell(res fallback.Result, launches map[int]string, out *containme
 				out.Evidence[id] = append(out.Evidence[id], f.Evidence...)
 			}
 		default:
+			if res.Outcome == fallback.Dead && isGone(f.Identity.PID) {
+				continue // it was in between two parents, and has ended as all did
+			}
 			out.Refused = append(out.Refused, api.Refused{PID: f.Identity.PID, Process: id, Comm: f.Comm, Verdict: f.Verdict, Evidence: f.Evidence})
 		}
 	}
@@ -452,16 +437,5 @@ func (x *bare) tell(res fallback.Result, launches map[int]string, out *containme
 			s = survivor(s.PID, s.Comm)
 		}
 		out.Survivors = append(out.Survivors, s)
-	}
-}
-
-// nameSurvivors names those of handles that have not exited.
-func nameSurvivors(out *containment.Killed, handles map[string]*pidfd.Handle) {
-	for id, h := range handles {
-		if over, err := h.Exited(); err == nil && !over {
-			s := survivor(h.PID(), "")
-			s.Comm = strings.TrimSpace(s.Comm + " (" + id + ")")
-			out.Survivors = append(out.Survivors, s)
-		}
 	}
 }

@@ -57,8 +57,10 @@ func (h *Host) checks(ctx context.Context) []api.HostCheck {
 	mechanism := h.mechanism
 	h.mu.Unlock()
 	out := append([]api.HostCheck{scope, group}, h.bareChecks(ctx)...)
+	if h.bare == "" {
+		out = append(out, api.HostCheck{Name: "ending", OK: mechanism == "cgroup.kill", Detail: mechanism, Remedy: remedyUnless(mechanism == "cgroup.kill", "Linux 5.14 has cgroup.kill; without it members are frozen and killed one by one")})
+	}
 	out = append(out,
-		api.HostCheck{Name: "ending", OK: mechanism == "cgroup.kill", Detail: mechanism, Remedy: remedyUnless(mechanism == "cgroup.kill", "Linux 5.14 has cgroup.kill; without it members are frozen and killed one by one")},
 		api.HostCheck{Name: "unified cgroup v2", OK: h.mount.Unified, Detail: h.mount.Path, Remedy: remedyUnless(h.mount.Unified, "on a hybrid host v1 has the controllers: turns are held, but without limits; boot with systemd.unified_cgroup_hierarchy=1")},
 	)
 	out = append(out, h.checkHome()...)

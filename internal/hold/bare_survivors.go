@@ -1,0 +1,68 @@
+package hold
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"pinfold.dev/api"
+	"pinfold.dev/containment"
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/pidfd"
+)
+
+// isGone tells that nobody has a number.
+func isGone(pid int) bool {
+	h, err := pidfd.Open(pid)
+	if err == nil {
+		h.Close()
+	}
+	return errors.Is(err, pidfd.ErrGone)
+}
+
+// survivor is one of which only that is known.
+func survivor(pid int, comm string) api.Survivor {
+	s := api.Survivor{PID: pid, Comm: comm, State: "?"}
+	if m, err := memberOf(pid); err == nil {
+		s.Comm, s.State, s.Cgroup = m.Comm, m.State, m.Cgroup
+	}
+	if s.State == "Z" { // its main thread has ended, and another has not
+		s.TID, s.State = livingThread(pid)
+	}
+	file := fmt.Sprintf("/proc/%d/wchan", pid)
+	if s.TID != 0 {
+		file = fmt.Sprintf("/proc/%d/task/%d/wchan", pid, s.TID)
+	}
+	if b, err := os.ReadFile(file); err == nil && string(b) != "0" {
+		s.WaitChannel = string(b)
+	}
+	return s
+}
+
+// livingThread finds a thread that has not ended, and its state.
+func livingThread(pid int) (tid int, state string) {
+	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, file := range list {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		if s, err := sys.ParseStat(b); err == nil && s.State != 'Z' && s.State != 'X' {
+			return s.PID, string(s.State)
+		}
+	}
+	return 0, "Z"
+}
+
+// nameSurvivors names those of handles that have not exited.
+func nameSurvivors(out *containment.Killed, handles map[string]*pidfd.Handle) {
+	for id, h := range handles {
+		if over, err := h.Exited(); err == nil && !over {
+			s := survivor(h.PID(), "")
+			s.Comm = strings.TrimSpace(s.Comm + " (" + id + ")")
+			out.Survivors = append(out.Survivors, s)
+		}
+	}
+}
