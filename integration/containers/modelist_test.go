@@ -112,7 +112,7 @@ func otherModes() []mode {
 			b.cgroups("rw")
 			b.refusePrctl()
 		}},
-		{name: "the same, cgroups read-only", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) { b.refusePrctl() }},
+		{name: "prctl refused as above, cgroups read-only", flags: []string{"--serve-optional"}, change: func(t testing.TB, b *bundle) { b.refusePrctl() }},
 		{name: "at most 64 tasks", grade: api.GradeCgroup, change: func(t testing.TB, b *bundle) {
 			bounded(t, "pids")
 			b.cgroups("rw")
