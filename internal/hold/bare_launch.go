@@ -29,12 +29,14 @@ func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 	defer p.Close()
 	did(&out, byWalk)
 	var below []fallback.Member
+	if s, err := x.host.fb.Observe(ctx, p); err == nil { // held before anybody goes, and loses the rest
+		defer s.Close()
+		below = s.Members
+	}
+	if out.Seen = len(below); !spare {
+		out.Seen++
+	}
 	if grace > 0 {
-		s, err := x.host.fb.Observe(ctx, p) // held before anybody goes, and loses the rest
-		if err == nil {
-			defer s.Close()
-			below = s.Members
-		}
 		if x.askBelow(ctx, process, p, below, stop, grace, spare) {
 			out.EmptyAt = time.Now()
 			return out, nil
