@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"pinfold.dev/api"
@@ -112,6 +113,7 @@ func TestWhose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	endsWith(t, kid)
 	h, err := Open(p.PID())
 	if err != nil {
 		t.Fatal(err)
@@ -142,6 +144,21 @@ func TestWhose(t *testing.T) {
 	if _, err := h.UIDs(); err == nil {
 		t.Error("it has ended, and has user ids")
 	}
+}
+
+// endsWith has a process, which has lost its parent by then, end with the test.
+func endsWith(t *testing.T, pid int) {
+	t.Helper()
+	h, err := Open(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+		h.Close()
+	})
 }
 
 func TestClaim(t *testing.T) {
@@ -210,15 +227,22 @@ func whoseAsOld(args []string) error {
 }
 
 func TestWhoseOnOldKernels(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "sleep 3600 & echo; wait")
+	cmd := exec.Command("sh", "-c", "sleep 3600 & echo $!; wait")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := systest.Start(t, cmd)
-	if _, err := out.Read(make([]byte, 8)); err != nil {
+	var b [32]byte
+	n, err := out.Read(b[:])
+	if err != nil {
 		t.Fatal(err)
 	}
+	kid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	endsWith(t, kid)
 	got, err := suite.Command(t, "oldwhose", strconv.Itoa(p.PID())).Output()
 	me := uint32(os.Getuid())
 	if want := fmt.Sprintln(true, [4]uint32{me, me, me, me}, false, 1, os.Getpid(), true); err != nil || string(got) != want {
