@@ -166,12 +166,12 @@ func TestServeNotReady(t *testing.T) {
 			code          int
 			flags         []string
 		}{
-			{"/no/such", "pinfold-init: start /no/such serve: No such file or directory\n", 125, nil},
+			{"/no/such", "pinfold-init: start /no/such serve: No such file or directory (--serve=PATH tells where it is)\n", 125, nil},
 			{broken, "serve: ended with 3 before it was ready; the command is not started", 125, nil},
 			{mute, "serve: not ready after 300 ms\n", 125, nil},
 			{broken, "ended with 3; turns go on, another is started in", 0, []string{"--serve-optional"}},
 			{mute, "serve: not ready after 300 ms\n", 0, []string{"--serve-optional"}},
-			{"/no/such", "No such file or directory\n", 0, []string{"--serve-optional"}},
+			{"/no/such", "No such file or directory (", 0, []string{"--serve-optional"}},
 		} {
 			s := container(t, bin, "rw", append([]string{"--serve=" + c.program, "--serve-timeout=300ms"}, c.flags...), "echo command")
 			code, out := result(t, s)

@@ -112,10 +112,10 @@ func (b *init_) next(l *lines) (line string, ok bool) {
 // turns are held otherwise.
 func (b *init_) splitCgroup() {
 	s := b.srv
-	if _, ok := b.envp.env("PINFOLD_CGROUP_PARENT"); ok {
+	if b.named("PINFOLD_CGROUP_PARENT") != "" {
 		return
 	}
-	if g, ok := b.envp.env("PINFOLD_GRADE"); ok && g != "auto" && g != "cgroup" {
+	if g := b.named("PINFOLD_GRADE"); g != "" && g != "auto" && g != "cgroup" {
 		return
 	}
 	if !b.cgroup2Dir(&s.base) {

@@ -75,8 +75,7 @@ func (b *init_) beginService() {
 	if !b.serviceDirs() || !b.serviceEnv() {
 		b.say(0).add("--serve: no directory for the service: none of /run/pinfold, $XDG_RUNTIME_DIR/pinfold, /tmp and /dev/shm can be had; set PINFOLD_RUNTIME_DIR")
 		b.end()
-		b.code = codeUsage
-		b.afterService()
+		b.withoutService()
 		return
 	}
 	b.splitCgroup()
@@ -135,7 +134,9 @@ func (b *init_) startService() {
 	s.pid, s.state = 0, serviceDown
 	b.closeSaid()
 	b.serviceFailed()
-	errText(b.sayService(), e)
+	if errText(b.sayService(), e); e == syscall.ENOENT {
+		b.msg.add(" (--serve=PATH tells where it is)")
+	}
 	b.end()
 	b.serviceAgain()
 }
@@ -181,7 +182,23 @@ func (b *init_) noService(e syscall.Errno) {
 	b.say(0).add("--serve: ")
 	errText(&b.msg, e)
 	b.end()
-	b.code, b.phase = codeUsage, phaseDone
+	b.withoutService()
+}
+
+// withoutService goes on where no service can ever run.
+func (b *init_) withoutService() {
+	if b.srv != nil {
+		b.srv.over = true
+	}
+	switch {
+	case b.o.serveOptional:
+		b.startMain()
+	case b.srv != nil:
+		b.code = codeUsage
+		b.afterService()
+	default:
+		b.code, b.phase = codeUsage, phaseDone
+	}
 }
 
 // serviceEnded is when it has been reaped.

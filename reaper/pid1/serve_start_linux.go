@@ -16,8 +16,14 @@ func (b *init_) findProgram() {
 	} else if name := str(b.argv.at(0)); len(name) > 0 && name[0] == '/' {
 		s.self.add(name)
 	}
-	if b.o.serveProgram != nil {
-		s.program.add(str(b.o.serveProgram))
+	if name := str(b.o.serveProgram); name != "" {
+		for i := range len(name) {
+			if name[i] == '/' {
+				b.absolute(&s.program, name)
+				return
+			}
+		}
+		s.program.add(name)
 		return
 	}
 	self := str(s.self.path())
@@ -109,13 +115,9 @@ func (b *init_) serviceArgs() {
 	s := b.srv
 	s.argsTell = false
 	n := b.arg(0, s.program.path(), "serve")
-	if _, ok := b.envp.env("PINFOLD_RUNTIME_DIR"); !ok {
-		n = b.argText(n, "--runtime-dir", &s.runDir)
-	}
-	if _, ok := b.envp.env("PINFOLD_STATE_DIR"); !ok && s.stateDir.n > 0 {
-		n = b.argText(n, "--state-dir", &s.stateDir)
-	}
-	if _, ok := b.envp.env("PINFOLD_INIT"); !ok && s.self.n > 0 {
+	n = b.argText(n, "--runtime-dir", &s.runDir)
+	n = b.argText(n, "--state-dir", &s.stateDir)
+	if b.named("PINFOLD_INIT") == "" && s.self.n > 0 {
 		n = b.argText(n, "--init", &s.self)
 	}
 	if s.split {
@@ -176,20 +178,27 @@ func (b *init_) serviceEnv() bool {
 		return false
 	}
 	ours, its := list{(**byte)(p)}, list{(**byte)(unsafe.Add(p, size))}
-	k := 0
+	s.socket.add(socketVariable)
+	if v := b.named("PINFOLD_SOCKET"); v != "" {
+		b.absolute(&s.socket, v)
+	} else {
+		s.socket.add(str(s.runDir.path())).add("/pinfold.sock")
+	}
+	j, k := 0, 0
 	for i := range n {
 		w := b.envp.at(i)
-		ours.set(i, w)
+		if begins(str(w), socketVariable) {
+			continue
+		}
+		ours.set(j, w)
+		j++
 		if !isManagers(str(w)) {
 			its.set(k, w)
 			k++
 		}
 	}
-	if _, ok := b.envp.env("PINFOLD_SOCKET"); !ok {
-		s.socket.add("PINFOLD_SOCKET=").add(str(s.runDir.path())).add("/pinfold.sock")
-		ours.set(n, s.socket.path())
-		its.set(k, s.socket.path())
-	}
+	ours.set(j, s.socket.path())
+	its.set(k, s.socket.path())
 	b.envp, s.env = ours, its
 	return true
 }
@@ -197,12 +206,16 @@ func (b *init_) serviceEnv() bool {
 // isManagers tells what is said to the command alone.
 func isManagers(s string) bool {
 	for i := range managers {
-		if m := managers[i]; len(s) >= len(m) && s[:len(m)] == m {
+		if begins(s, managers[i]) {
 			return true
 		}
 	}
 	return false
 }
+
+func begins(s, with string) bool { return len(s) >= len(with) && s[:len(with)] == with }
+
+const socketVariable = "PINFOLD_SOCKET="
 
 var managers = [...]string{"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "FDSTORE=", "INVOCATION_ID=", "JOURNAL_STREAM="}
 
