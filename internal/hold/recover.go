@@ -244,7 +244,7 @@ func (x *keeping) reopen(s wire.Started, vouched func(*pidfd.Handle) error) {
 	h, v, why := x.host.opener.Open(rec)
 	if v != api.VerdictOwned {
 		h = x.claimKept(s.Process, rec)
-	} else if err := vouched(h); err != nil {
+	} else if err := vouched(h); err != nil && (!x.keeperDead() || likeLaunched(s, h) != nil) {
 		k := x.claimKept(s.Process, rec) // which only a service of ours can have given away
 		if k == nil {
 			x.disown(s.Process, h, err)

@@ -8,6 +8,8 @@ import (
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
 	"pinfold.dev/systemd"
 )
@@ -49,6 +51,37 @@ func (x *hold) lists(h *pidfd.Handle) (in bool) {
 	})
 	over, err := h.Exited() // while it lives its number is its own
 	return in && err == nil && !over
+}
+
+// likeLaunched is nil for a process that looks, to the kernel, as the keeper makes
+// each: leader of a session of its own, started at the recorded tick, by the recorded
+// user. It is asked of one that has left its turn's cgroup and whose keeper is dead:
+// nobody is left who could vouch for it, and the turn's end has to reach it.
+func likeLaunched(s wire.Started, h *pidfd.Handle) error {
+	b, err := sys.ProcFile(h.PID(), "stat")
+	if err != nil {
+		return err
+	}
+	st, err := sys.ParseStat(b)
+	if err != nil {
+		return err
+	}
+	ids, err := h.UIDs()
+	if err != nil {
+		return err
+	}
+	if over, err := h.Exited(); err != nil || over { // the number was its own all along
+		return errors.Join(err, errIf(over, "it has exited"))
+	}
+	switch {
+	case st.Session != h.PID():
+		return errors.New("it leads no session")
+	case s.StartTicks == 0 || st.StartTicks != s.StartTicks:
+		return fmt.Errorf("it was started at tick %d, recorded %d", st.StartTicks, s.StartTicks)
+	case ids[0] != s.UID:
+		return fmt.Errorf("it is uid %d's, recorded %d", ids[0], s.UID)
+	}
+	return nil
 }
 
 // isKeeper tells whether a process is the turn's keeper, which lives.
