@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -10,12 +11,13 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/pidfd"
 )
 
 // A keeper that is stopped when the service comes back costs nobody but its own
 // turn: the others are there at once. It is greeted when it goes on, and has
 // lost nothing; and one that stays stopped is killed by the ending, whose
-// receipt has what its journal tells.
+// receipt has what its journal tells. (Without a cgroup it is made to go on.)
 func TestStoppedKeeper(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
 		s := serve(t, g, options{})
@@ -54,7 +56,7 @@ func TestStoppedKeeper(t *testing.T) {
 		if r := back.abandon(0); !r.Complete || len(r.Processes) != 2 || r.Processes[0].Status.State != api.ProcessSignaled {
 			t.Errorf("receipt of the turn whose keeper went on: %+v", r)
 		}
-		if r := stays.abandon(0); !r.Complete || len(r.Processes) != 1 || r.Processes[0].Status.State != api.ProcessLost {
+		if r := stays.abandon(0); !r.Complete || len(r.Processes) != 1 || r.Processes[0].Status.State != api.ProcessLost && !isBare(g) {
 			t.Errorf("receipt of the turn whose keeper stayed stopped: %+v", r)
 		}
 	})
@@ -86,7 +88,7 @@ func TestStoppedKeeperWithAFullSocket(t *testing.T) {
 			asked.Go(func() {
 				req := helper(t, "exit", "0")
 				req.Argv = append(req.Argv, strings.Repeat("x", 100_000))
-				if p, err := s.Launch(context.Background(), x.ID, req); err == nil {
+				if p, err := s.Launch(context.Background(), x.ID, req); err == nil && !isBare(g) {
 					t.Errorf("a stopped keeper launched %s", p.ID)
 				}
 			})
@@ -100,4 +102,58 @@ func TestStoppedKeeperWithAFullSocket(t *testing.T) {
 		}
 		stopped(t, h)
 	})
+}
+
+// Whose child an orphan is only its keeper tells where there is no cgroup. So one
+// that is stopped is not killed with the orphans unfound: it goes on, or, where it is
+// stopped again and again, all that can be found below it has ended before.
+func TestStoppedKeeperLosesNobody(t *testing.T) {
+	barely(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{args: []string{"--bound", patience(2 * time.Second).String()}})
+		newCanary(t, s)
+		for _, again := range []bool{false, true} {
+			if again && g != api.GradeSubreaper && os.Getenv("PINFOLD_TEST_LONG") == "" {
+				continue // it takes its time
+			}
+			x := s.begin(t, api.BeginRequest{})
+			f := files(t, "orphan", "beat")
+			x.launch(helper(t, "daemon", f[0]))
+			x.launch(helper(t, "beat", f[1]))
+			hearts := []heart{heart(f[0]), heart(f[1])}
+			for _, h := range hearts {
+				h.beating(t)
+			}
+			signalKeeper(t, x, syscall.SIGSTOP)
+			var stopper sync.WaitGroup
+			over := make(chan struct{})
+			if again {
+				stopper.Go(func() { stopAgain(t, x.KeeperPID, over) })
+			}
+			r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
+			close(over)
+			stopper.Wait()
+			if err != nil || !again && !r.Complete {
+				t.Errorf("stopped again %v: %+v, %v", again, r, err)
+			}
+			stopped(t, hearts...)
+			eventually(t, "it is seen to be over", func() bool { return x.look().State.Terminal() })
+		}
+	})
+}
+
+// stopAgain stops a process, of which a handle is held, whenever it goes on.
+func stopAgain(t *testing.T, pid int, over chan struct{}) {
+	h, err := pidfd.Open(pid)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer h.Close()
+	for h.Signal(syscall.SIGSTOP) == nil {
+		select {
+		case <-over:
+			return
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
 }
