@@ -308,7 +308,9 @@ func (t *turn) passNumber(process string) {
 func (m *Manager) resume(t *turn) {
 	t.mu.Lock()
 	s, e := t.view.State, t.ending
-	left := t.receipt == nil || len(t.receipt.Leftovers) > 0
+	left := t.receipt == nil || len(t.receipt.Leftovers) > 0 || slices.ContainsFunc(t.receipt.Processes, func(p api.ReceiptProcess) bool {
+		return p.Status.State == api.ProcessRunning // a job's end had not got into it
+	})
 	t.mu.Unlock()
 	if e == nil && (s == api.StateEnding || s == api.StateFinishing) {
 		own := m.ownEnd(t, reasonIn(s))
