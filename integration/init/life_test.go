@@ -99,6 +99,14 @@ func TestStopTimeout(t *testing.T) {
 		if code := b.code(); code != 137 || !strings.Contains(b.out.String(), "not ended 300 ms after the stop signal: killed") {
 			t.Errorf("code %d, %q", code, b.out.String())
 		}
+		b = start(t, script(bin, []string{"--stop-timeout=500s"}, `trap "echo asked" TERM; echo up; while :; do sleep 0.05; done`))
+		b.says("up")
+		b.signal(syscall.SIGTERM)
+		b.says("asked")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); code != 137 {
+			t.Errorf("asked twice: code %d, %q", code, b.out.String())
+		}
 		b = start(t, script(bin, nil, `trap "" TERM; echo up; exec sleep 1`))
 		b.says("up")
 		b.signal(syscall.SIGTERM)
