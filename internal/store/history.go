@@ -39,7 +39,7 @@ type history struct {
 	mu     sync.RWMutex // held for writing while db is replaced
 	db     *bbolt.DB    // nil: it cannot even be read
 	why    error        // nothing can be written; nil: all is well
-	file   os.FileInfo // what is open; nil: nothing
+	file   os.FileInfo  // what is open; nil: nothing
 	note   string
 	failed string // why the last write failed; empty: it did not
 	closed bool
