@@ -104,7 +104,7 @@ func TestStopTimeout(t *testing.T) {
 		b.signal(syscall.SIGTERM)
 		b.says("asked")
 		b.signal(syscall.SIGTERM)
-		if code := b.code(); code != 137 {
+		if code := b.code(); code != 137 || !strings.Contains(b.out.String(), "a second stop signal: the command is killed") {
 			t.Errorf("asked twice: code %d, %q", code, b.out.String())
 		}
 		b = start(t, script(bin, nil, `trap "" TERM; echo up; exec sleep 1`))

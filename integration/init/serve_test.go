@@ -145,7 +145,7 @@ func TestServeStopTwice(t *testing.T) {
 		if !b.endsIn(patience) || b.code() != 7 {
 			t.Errorf("it does not end, or not with 7:\n%s", b.out.String())
 		}
-		if out := b.out.String(); !strings.Contains(out, "turns have not ended in time: killed") {
+		if out := b.out.String(); !strings.Contains(out, "a stop signal: turns are killed at once") {
 			t.Errorf("it is not told:\n%s", out)
 		}
 	})

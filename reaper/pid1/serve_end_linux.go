@@ -36,7 +36,11 @@ func (b *init_) turnsEnded(code int) {
 
 // turnsLate is when the grace is over: the kernel ends the turns.
 func (b *init_) turnsLate() {
-	b.say(1).add("turns have not ended in time: killed")
+	if b.stops > 0 {
+		b.say(1).add("a stop signal: turns are killed at once")
+	} else {
+		b.say(1).add("turns have not ended in time: killed")
+	}
 	b.end()
 	b.killTurns()
 	if b.child > 0 {

@@ -49,7 +49,11 @@ func (b *init_) due() {
 	b.deadline = 0
 	switch b.phase {
 	case phaseMain:
-		b.say(1).add("not ended ").num(b.o.stopGrace).add(" ms after the stop signal: killed")
+		if b.stops > 1 {
+			b.say(1).add("a second stop signal: the command is killed")
+		} else {
+			b.say(1).add("not ended ").num(b.o.stopGrace).add(" ms after the stop signal: killed")
+		}
 		b.end()
 		if kill(-b.child, sigKILL) != 0 || b.o.noGroup {
 			_ = kill(b.child, sigKILL)
