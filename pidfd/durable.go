@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"pinfold.dev/api"
@@ -174,11 +176,20 @@ func (o *Opener) byHandle(rec api.Identity) (*Handle, api.Verdict, []string) {
 	h := FromFD(fd, rec.PID)
 	if n := h.number(); here && n != 0 && n != rec.PID {
 		_ = h.Close()
-		return nil, api.VerdictUnverifiable, []string{by(ByHandle), fmt.Sprintf("the record contradicts itself: its inode is that of process %d", n)}
+		return nil, api.VerdictUnverifiable, []string{by(ByHandle), fmt.Sprintf("%s: its inode is that of process %d", contradicts, n)}
 	} else if n != 0 { // it may have been recorded in a namespace below ours
 		h.pid = n
 	}
 	return o.verified(h, rec, ByHandle)
+}
+
+const contradicts = "the record contradicts itself"
+
+// Contradicts tells from the evidence of an Open whether the record names one process
+// by its inode and another by its number. Then the number proves nothing, not even
+// that the recorded process has gone.
+func Contradicts(why []string) bool {
+	return slices.ContainsFunc(why, func(s string) bool { return strings.HasPrefix(s, contradicts) })
 }
 
 // OpenVerified is Opener.Open for a single one.

@@ -153,6 +153,8 @@ func TestRecordThatContradictsItself(t *testing.T) {
 	rec.PID = b.PID()
 	if h, v, why := OpenVerified(rec); v == api.VerdictOwned || v == api.VerdictGone || h != nil {
 		t.Errorf("%s, %q", v, why)
+	} else if Contradicts(why) != (v == api.VerdictUnverifiable) {
+		t.Errorf("%s, but contradicts: %v, %q", v, Contradicts(why), why)
 	}
 	alive(t, a)
 	alive(t, b)

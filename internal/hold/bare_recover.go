@@ -43,6 +43,9 @@ func (h *Host) recoverBare(ctx context.Context, turn string, facts containment.F
 // notes why it is not held.
 func (x *keeping) hedge(process string, rec api.Identity, why []string) {
 	k, v, more := x.host.fb.Recall(rec)
+	if pidfd.Contradicts(why) {
+		v = api.VerdictUnverifiable
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.procs[process]

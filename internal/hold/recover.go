@@ -108,7 +108,7 @@ func (h *Host) openLeader(rec api.Identity) (leader, api.Verdict, []string) {
 	if v == api.VerdictOwned {
 		return p, v, why
 	}
-	if v != api.VerdictUnverifiable {
+	if v != api.VerdictUnverifiable || pidfd.Contradicts(why) {
 		return nil, v, why
 	}
 	q, qv, qwhy := h.fb.Recall(rec)
