@@ -279,9 +279,14 @@ func (m *Manager) readopt(t *turn, h Hold) {
 			t.mu.Unlock()
 		case verdict != api.VerdictOwned:
 			t.exited(Exit{Process: v.ID, At: time.Now(), Status: api.Status{State: api.ProcessLost,
-				Why: "it was " + string(verdict) + " when the service came back: " + because(why, err)}})
+				Why: foundAs(verdict) + because(why, err)}})
 		}
 	}
+}
+
+// foundAs begins the reason of one whose end nobody saw.
+func foundAs(v api.Verdict) string {
+	return "it was " + string(v) + " when the service came back: "
 }
 
 func because(why []string, err error) string {

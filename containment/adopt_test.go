@@ -278,5 +278,12 @@ func TestReadopt(t *testing.T) {
 		if tv, err := again.Turn(t.Context(), id); err != nil || (len(tv.Degraded) > 0) != (c.verdict == api.VerdictUnverifiable) {
 			t.Errorf("%s: degraded %q (%v)", name, tv.Degraded, err)
 		}
+		if c.state != api.ProcessLost {
+			continue
+		}
+		r, err := again.Abandon(t.Context(), id, root, api.AbandonRequest{})
+		if foreign := c.verdict == api.VerdictForeign; err != nil || len(r.Processes) != 1 || r.Processes[0].Verdict != c.verdict || (r.Counts.Foreign == 1) != foreign || !r.Complete {
+			t.Errorf("%s: the receipt has %+v, %+v (%v)", name, r.Processes, r.Counts, err)
+		}
 	}
 }

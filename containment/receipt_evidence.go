@@ -3,6 +3,7 @@ package containment
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"pinfold.dev/api"
 )
@@ -23,6 +24,9 @@ func (t *turn) explain(p *process, rp *api.ReceiptProcess, r *api.Receipt) {
 	if t.found.Verdict == OtherBoot {
 		rp.Verdict = api.VerdictForeign
 		rp.Evidence = append(rp.Evidence, "recorded in another boot: whatever has its number now is another")
+	}
+	if strings.HasPrefix(rp.Status.Why, foundAs(api.VerdictForeign)) {
+		rp.Verdict, rp.EndedBy = api.VerdictForeign, "nobody"
 	}
 	runs := rp.Status.State == api.ProcessRunning
 	i := slices.IndexFunc(r.Refused, func(o api.Refused) bool { return o.Process == p.view.ID && (runs || o.PID == p.view.PID) })
