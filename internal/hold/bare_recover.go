@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
@@ -27,6 +28,9 @@ func (h *Host) recoverBare(ctx context.Context, turn string, facts containment.F
 			x.loseKeeper(fmt.Sprintf("it does not answer: %v", err))
 		}
 		return x, api.VerdictOwned, nil
+	}
+	if slices.Contains(why, noKeeperOfIt) { // then it says nothing of where the keeper is
+		v = api.VerdictUnverifiable
 	}
 	if v == api.VerdictUnverifiable {
 		return nil, v, errors.Join(errors.New(join(why)), x.Close())

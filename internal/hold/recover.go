@@ -98,8 +98,12 @@ func (h *Host) openKeeper(ctx context.Context, turn string, rec api.Identity) (l
 		return nil, v, why
 	}
 	_ = p.Close()
-	return nil, api.VerdictForeign, append(why, "it was not started as this turn's keeper")
+	return nil, api.VerdictForeign, append(why, noKeeperOfIt)
 }
+
+// noKeeperOfIt is said of a recorded process that is there and is no keeper of the
+// turn: the record is wrong.
+const noKeeperOfIt = "it was not started as this turn's keeper"
 
 // openLeader opens the recorded process by a handle, or else by what it was known
 // by.
