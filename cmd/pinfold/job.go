@@ -145,7 +145,7 @@ Exit status: see "pinfold help exit-codes".`,
 	c.Flags().StringVar(&r.stderr, "stderr", "", "spool (default), stdout for one stream of both, or null")
 	c.Flags().StringVar(&r.keep, "keep", "", "how much of each stream is kept (default 16M)")
 	c.Flags().StringVar(&grace, "grace", "", "time between TERM and KILL when it is stopped (default the service's)")
-	c.Flags().String("min-grade", "", "refuse where the host holds it less well: scope or cgroup")
+	c.Flags().String("min-grade", "", "refuse where the host holds it less well: scope, cgroup, pidns, subreaper or token")
 	return c
 }
 

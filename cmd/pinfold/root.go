@@ -60,6 +60,7 @@ A turn is the unit: begin one, run processes in it, then finish or abandon it.
 		root.AddCommand(c)
 	}
 	strictHelp(root)
+	a.complete(root)
 	return root
 }
 
