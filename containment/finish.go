@@ -88,6 +88,7 @@ func (m *Manager) watchLeftovers(t *turn) {
 			return
 		default:
 		}
+		h = t.held() // nil: they were ended, and nobody will ever tell whether all of them
 	}
 	m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true })
 }
@@ -128,9 +129,9 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 		if len(r.Leftovers) > 0 && r.LeftoversEndedAt == nil {
 			r.LeftoversEndedAt = stamp()
 		}
-		if !t.liveJobs() {
-			t.hold, t.over = nil, h
-		}
+	}
+	if (empty || t.hopeless) && !t.liveJobs() {
+		t.hold, t.over = nil, h
 	}
 	complete := r.Complete && empty
 	t.fill(&r, empty)

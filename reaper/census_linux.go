@@ -39,20 +39,20 @@ func (k *keeper) runCensuses() {
 	out, settled, err := k.outsiders()
 	now, left := time.Now(), k.censuses[:0]
 	for _, c := range k.censuses {
-		switch {
-		case k.work.isBare() && (settled || err != nil || now.After(c.until)):
-			b := &wire.Census{Reaped: k.reaped, Alone: k.deserted()}
-			b.Outside, b.Unseen = k.below()
-			k.send(c.c, wire.Message{ID: c.id, Census: b}, nil)
-			fault.Point("census.told")
-		case err != nil:
+		told := &wire.Census{Reaped: k.reaped, Outside: out}
+		switch bare := k.work.isBare(); {
+		case err != nil && !bare:
 			k.refuse(c.c, c.id, refusalOf(wire.ErrInternal, "read the keeper's descendants", "", err))
-		case settled || now.After(c.until):
-			k.send(c.c, wire.Message{ID: c.id, Census: &wire.Census{Reaped: k.reaped, Outside: out}}, nil)
-			fault.Point("census.told")
-		default:
+			continue
+		case err == nil && !settled && !now.After(c.until):
 			left = append(left, c)
+			continue
+		case bare:
+			told.Alone = k.deserted()
+			told.Outside, told.Unseen = k.below()
 		}
+		k.send(c.c, wire.Message{ID: c.id, Census: told}, nil)
+		fault.Point("census.told")
 	}
 	k.censuses = left
 }

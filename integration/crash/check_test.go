@@ -99,8 +99,11 @@ func (l *life) recorded() {
 
 func (l *life) unrecorded(turns []api.Turn) string {
 	for _, b := range l.bearers() {
-		known := false
+		known := l.plan.bare != "" && l.listedBare(b, turns)
 		for _, v := range turns {
+			if l.plan.bare != "" {
+				break
+			}
 			rel, inside := strings.CutPrefix(b.cgroup, strings.TrimPrefix(v.Cgroup, filepath.Dir(run.cgroup)))
 			for _, p := range v.Processes {
 				leaf := strings.HasPrefix(rel+"/", "/work/"+p.ID+"/") || strings.HasPrefix(rel+"/", "/jobs/"+p.ID+"/")
@@ -120,7 +123,9 @@ func (l *life) unrecorded(turns []api.Turn) string {
 func (l *life) over(r api.Receipt) {
 	t := l.t
 	t.Helper()
-	if !r.Complete && r.State != api.StateLost {
+	if l.plan.bare != "" {
+		l.overBare(r)
+	} else if !r.Complete && r.State != api.StateLost {
 		t.Errorf("the receipt is not complete: %+v (%s)", r, l.describe())
 	}
 	eventually(t, "nothing of the turn runs", func() bool { return len(l.bearers()) == 0 })
@@ -166,6 +171,12 @@ func (l *life) others() {
 	v, err := l.Process(ctx, l.neighbour.ID, l.beside.ID)
 	if err != nil || v.Status.State != api.ProcessRunning || v.PID != l.beside.PID || v.Identity.Ino != l.beside.Identity.Ino {
 		t.Errorf("the neighbour's process is %+v, %v; it was %+v (%s)", v, err, l.beside, l.describe())
+	}
+	if l.plan.bare != "" {
+		if up := above(l.beside.PID); !slices.Contains(up, l.neighbour.KeeperPID) {
+			t.Errorf("above the neighbour's process is %v, and not its keeper %d (%s)", up, l.neighbour.KeeperPID, l.describe())
+		}
+		return
 	}
 	in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", l.beside.PID))
 	if err != nil || !strings.Contains(string(in), l.neighbour.ID) {

@@ -90,7 +90,9 @@ func (l *life) launches() {
 		}
 	}
 	l.refused()
-	l.join()
+	if l.plan.bare == "" { // a keeper is no parent of what joins
+		l.join()
+	}
 	if l.plan.adopts {
 		l.adopt()
 	}

@@ -4,6 +4,8 @@
 // each crash the client goes on as clients do: it looks, and asks again. It has
 // tests only.
 //
-// It needs root and cgroup v2, and holds turns at grade cgroup. With -short only
-// the points of launching and ending are tried, and one victim at each.
+// It needs root and cgroup v2, and holds turns at grade cgroup; for the points of
+// turns without a cgroup, and for some of the usual ones again, at grade subreaper
+// or token (bare_test.go). With -short only the points of launching and ending are
+// tried, and one victim at each.
 package crash

@@ -71,6 +71,9 @@ func (l *life) payloads() []*payload {
 	if l.plan.lasting {
 		all = []*payload{survivor, tty, escapee, talker, pipe}
 	}
+	if l.plan.bare != "" {
+		all = append(all, l.orphan())
+	}
 	if l.plan.beside {
 		p, at := l.script("beside", -1, ""), l.turn.Cgroup+"/beside"
 		p.req.Argv[2] = `mkdir ` + at + `; sh -c 'echo $$ >` + at + `/cgroup.procs; echo start >>` + p.starts + `; exec sleep 100000' & exec sleep 100000`
@@ -184,13 +187,19 @@ func (l *life) launch(p *payload) bool {
 		}
 		return err
 	})
-	if errors.Is(err, api.ErrKeeperLost) && l.keeperLost() {
+	if l.lostWithKeeper(err) {
 		return false
 	}
 	if err != nil {
 		l.t.Fatalf("launch %s: %v (%s)", p.key, err, l.describe())
 	}
 	return true
+}
+
+// lostWithKeeper tells that something cannot be had of a turn since its keeper is
+// dead. A turn of which nothing can be found without one is over.
+func (l *life) lostWithKeeper(err error) bool {
+	return l.keeperLost() && (errors.Is(err, api.ErrKeeperLost) || l.plan.bare != "" && errors.Is(err, api.ErrTurnOver))
 }
 
 // exited waits for its end.
@@ -220,7 +229,7 @@ func (l *life) say(p *payload) {
 	switch {
 	case err == nil:
 	case errors.Is(err, api.ErrStdinClosed) && again:
-	case errors.Is(err, api.ErrKeeperLost) && l.keeperLost():
+	case l.lostWithKeeper(err):
 	default:
 		l.t.Fatalf("write to %s: %v (%s)", p.key, err, l.describe())
 	}
@@ -232,7 +241,7 @@ func (l *life) refused() {
 		_, err := l.Launch(ctx, l.turn.ID, api.LaunchRequest{Argv: []string{"/nonexistent"}, Cwd: "/"})
 		return err
 	})
-	if !errors.Is(err, api.ErrExecFailed) && !(errors.Is(err, api.ErrKeeperLost) && l.keeperLost()) {
+	if !errors.Is(err, api.ErrExecFailed) && !l.lostWithKeeper(err) {
 		l.t.Fatalf("launch nothing: %v (%s)", err, l.describe())
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pinfold.dev/api"
 )
 
 // mode is what happens at a point.
@@ -36,15 +38,16 @@ type plan struct {
 	in      victim
 	mode    mode
 	stage   stage
-	first   string // the point of a crash before
-	along   string // a point at which the keeper exits beside
-	finish  bool   // the turn is finished, not abandoned
-	grace   int64  // of the ending, in ms
-	beside  bool   // something is beside work/ in the turn's cgroup
-	patient bool   // the service is started again only after the point was come to
-	job     bool   // one launch is made a job, which outlives its turn
-	adopts  bool   // a process that runs is adopted
-	lasting bool   // what does not end by itself is launched first
+	first   string    // the point of a crash before
+	along   string    // a point at which the keeper exits beside
+	finish  bool      // the turn is finished, not abandoned
+	grace   int64     // of the ending, in ms
+	beside  bool      // something is beside work/ in the turn's cgroup
+	patient bool      // the service is started again only after the point was come to
+	job     bool      // one launch is made a job, which outlives its turn
+	adopts  bool      // a process that runs is adopted
+	lasting bool      // what does not end by itself is launched first
+	bare    api.Grade // the service holds turns without cgroups; "": it has cgroups
 }
 
 // unreached are the points that no plan comes to, and why.
@@ -126,11 +129,11 @@ func plans(all []point) (out []plan) {
 				x := plan{point: p.name, in: p.in, mode: m, stage: s, first: first(p.name), finish: (i+j+k)%2 == 0,
 					beside:  p.name == "beside.killed" || p.name == "draft.saved",
 					adopts:  strings.HasPrefix(p.name, "adopt."),
-					patient: p.name == "keeper.leaving", lasting: (i+j+k)%3 == 0}
+					patient: p.name == "keeper.leaving", lasting: (i+j+k)%3 == 0, bare: bareOf(p)}
 				for _, w := range []string{"promote.", "job.", "leaf.still", "leaf.moving"} {
 					x.job = x.job || strings.HasPrefix(p.name, w)
 				}
-				if strings.HasPrefix(p.name, "end.") || x.beside {
+				if strings.HasPrefix(p.name, "end.") && x.bare == "" || x.beside {
 					x.finish = false
 				}
 				if strings.HasPrefix(p.name, "finish.") || strings.HasPrefix(p.name, "leftovers.") {
@@ -145,6 +148,7 @@ func plans(all []point) (out []plan) {
 				out = append(out, x)
 			}
 		}
+		out = append(out, barely(p)...)
 	}
 	return out
 }
@@ -161,6 +165,9 @@ func (p plan) String() string {
 	s := p.point + "/" + string(p.mode)
 	if p.stage != atBegin && p.stage != atSecond {
 		s += " at " + string(p.stage)
+	}
+	if p.bare != "" {
+		s += " of " + string(p.bare)
 	}
 	return s
 }

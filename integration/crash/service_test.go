@@ -142,10 +142,11 @@ func (l *life) startOnce() bool {
 	}
 	defer log.Close()
 	cmd := exec.Command(run.bin+"/pinfold", "serve", "--socket", l.dir+"/sock", "--runtime-dir", l.dir+"/run", "--state-dir", l.dir+"/state",
-		"--grade", "cgroup", "--cgroup-parent", l.parent, "--grace", "0", "--bound", "30s", "--log-level", "debug")
+		"--grace", "0", "--bound", "30s", "--log-level", "debug")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PINFOLD_FAULT=" + l.rules}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	defer l.place(cmd)()
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
@@ -169,6 +170,22 @@ func (l *life) startOnce() bool {
 	return false
 }
 
+// place has a service know its grade, and, where that needs no cgroups, run in the
+// life's own. What it returns is to be called once it runs.
+func (l *life) place(cmd *exec.Cmd) func() {
+	if l.plan.bare == "" {
+		cmd.Args = append(cmd.Args, "--grade", "cgroup", "--cgroup-parent", l.parent)
+		return func() {}
+	}
+	cmd.Args = append(cmd.Args, "--grade", string(l.plan.bare))
+	d, err := os.Open(l.parent)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(d.Fd())
+	return func() { d.Close() }
+}
+
 func (l *life) service() *proc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,6 +203,9 @@ func (l *life) kill() {
 // killKeepers ends the keepers of the test's turn, not the neighbour's, through
 // handles.
 func (l *life) killKeepers() {
+	for _, pid := range l.bareKeepers() {
+		l.killKeeper(pid, func(*pidfd.Handle) bool { return l.isBareKeeper(pid) })
+	}
 	lists, _ := filepath.Glob(l.parent + "/*/*/keeper/cgroup.procs")
 	for _, f := range lists {
 		if l.neighbour.ID == "" || strings.Contains(f, l.neighbour.ID) {
@@ -196,16 +216,23 @@ func (l *life) killKeepers() {
 		if err != nil || perr != nil {
 			continue
 		}
-		l.killed.Store(pid, true)
-		h, err := pidfd.Open(pid)
-		if err != nil {
-			continue
-		}
-		if in, err := h.CgroupPath(); err == nil && strings.HasSuffix(in, "/keeper") && strings.Contains(in, filepath.Base(l.parent)) {
-			_ = h.Signal(syscall.SIGKILL)
-			_ = h.Wait(context.Background())
-		}
-		h.Close()
+		l.killKeeper(pid, func(h *pidfd.Handle) bool {
+			in, err := h.CgroupPath()
+			return err == nil && strings.HasSuffix(in, "/keeper") && strings.Contains(in, filepath.Base(l.parent))
+		})
+	}
+}
+
+func (l *life) killKeeper(pid int, is func(*pidfd.Handle) bool) {
+	l.killed.Store(pid, true)
+	h, err := pidfd.Open(pid)
+	if err != nil {
+		return
+	}
+	defer h.Close()
+	if is(h) {
+		_ = h.Signal(syscall.SIGKILL)
+		_ = h.Wait(context.Background())
 	}
 }
 

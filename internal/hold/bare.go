@@ -47,7 +47,7 @@ func (h *Host) beginBare(ctx context.Context, spec containment.Spec, hooks conta
 	if err = x.startKeeper(nil); err != nil {
 		return nil, err
 	}
-	fault.Point("keeper.started")
+	fault.Point("bare.started")
 	greeting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	greeted := x.greet(greeting)
@@ -56,7 +56,7 @@ func (h *Host) beginBare(ctx context.Context, spec containment.Spec, hooks conta
 		err = fmt.Errorf("save the turn's record: %w", err)
 		giveUp()
 	}
-	fault.Point("begin.findable")
+	fault.Point("bare.findable")
 	if gerr := <-greeted; err == nil {
 		err = x.whyNotGreeted(gerr)
 	}

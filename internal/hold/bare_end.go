@@ -69,7 +69,7 @@ func (x *bare) WaitEmpty(ctx context.Context) error {
 func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Killed, error) {
 	out := containment.Killed{Mechanism: "none", KilledAt: time.Now(), Evidence: map[string][]string{}}
 	deadline := out.KilledAt.Add(bound)
-	fault.Point("kill.asked")
+	fault.Point("bare.asked")
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	x.wake()
@@ -97,11 +97,12 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 		}
 		if step(ctx, time.Now().Add(left), &out) {
 			out.Survivors, out.EmptyAt = nil, time.Now()
-			fault.Point("seen.empty")
+			fault.Point("bare.empty")
 			return out, nil
 		}
 	}
 	if x.keeperDead() {
+		x.awaitEnds(ctx)
 		out.Hopeless, out.Unconfirmed = true, "its keeper was gone: what had lost its parents before that is nobody's to find"
 		return out, nil
 	}
@@ -110,6 +111,22 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	}
 	out.Unconfirmed = "the keeper was not seen to have nobody below it within the bound"
 	return out, nil
+}
+
+// awaitEnds waits, a little, until the ends of those that have exited are told: who
+// watches each of them, now that the keeper is gone, may not have come to it.
+func (x *bare) awaitEnds(ctx context.Context) {
+	x.loseKeeper("it has died")
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for id, h := range x.held() {
+		for x.running(id) && ctx.Err() == nil {
+			if over, err := h.Exited(); err != nil || !over {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // wake has a keeper that somebody has stopped go on: one that does not answer would
@@ -213,7 +230,7 @@ func (x *bare) Census(ctx context.Context) ([]api.Outside, error) {
 		return nil, keeperGone(x.turn)
 	}
 	_, err := x.below(ctx)
-	fault.Point("census.answered")
+	fault.Point("bare.counted")
 	return nil, err
 }
 
@@ -241,7 +258,7 @@ func (x *bare) Release(ctx context.Context) error {
 	if err := x.EndKeeper(ctx); err != nil {
 		return err
 	}
-	fault.Point("keeper.gone")
+	fault.Point("bare.gone")
 	return nil
 }
 
