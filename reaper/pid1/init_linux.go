@@ -65,6 +65,7 @@ type init_ struct {
 	deadline   int64
 	stops      int  // stop signals received in this phase
 	stopping   bool // there was one
+	waited     bool // for orphans
 	given      bool // the terminal was handed over
 	tty        bool // there is one
 	swallow    uint64

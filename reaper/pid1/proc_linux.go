@@ -31,6 +31,20 @@ func (b *init_) signalChildren(sig int) (n int) {
 	return n
 }
 
+// orphansLeft tells whether there are children besides the service. Without procfs
+// nobody can tell.
+func (b *init_) orphansLeft() bool {
+	var path text
+	if !access(path.add("/proc/self/task/").num(b.pid).add("/children").path(), 0) {
+		return false
+	}
+	n := b.signalChildren(0)
+	if b.srv != nil && b.srv.pid != 0 {
+		n--
+	}
+	return n > 0
+}
+
 // signalChild signals a child that we have not waited for: the pid is its own.
 func (b *init_) signalChild(pid, sig int) {
 	if bit := uint64(1) << (pid & 63); sig == sigTERM {

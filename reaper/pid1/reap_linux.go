@@ -55,8 +55,11 @@ func (b *init_) reap() {
 			b.noChildren()
 			return
 		case pid == 0:
-			if b.phase == phaseRest {
+			switch {
+			case b.phase == phaseRest:
 				b.askRest() // those whose parent has ended
+			case b.phase == phaseWait && b.serving() && !b.orphansLeft():
+				b.waitOver()
 			}
 			return
 		case pid == b.child:

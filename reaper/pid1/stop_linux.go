@@ -67,7 +67,7 @@ func (b *init_) due() {
 	case phaseWait:
 		b.say(1).add("orphans are left after ").num(b.o.waitMost).add(" ms")
 		b.end()
-		b.stopRest()
+		b.waitOver()
 	case phaseRest, phaseKill:
 		b.killRest(t)
 	}
@@ -100,7 +100,7 @@ func (b *init_) stopAsked() {
 		b.deadline = now()
 	case phaseWait:
 		if b.o.killRest {
-			b.stopRest()
+			b.waitOver()
 		} else if b.stops > 1 {
 			b.phase = phaseDone
 		}
@@ -111,21 +111,32 @@ func (b *init_) stopAsked() {
 func (b *init_) afterStop() {
 	b.child, b.deadline = 0, 0
 	switch {
-	case b.serving():
-		b.endTurns()
-	case b.o.waitOrphans && !b.stopping:
-		b.phase = phaseWait
+	case b.o.waitOrphans && !b.stopping && !b.waited && (!b.serving() || b.orphansLeft()):
+		b.phase, b.waited = phaseWait, true
 		if b.o.waitMost > 0 {
 			b.deadline = now() + int64(b.o.waitMost)
 		}
 	default:
+		b.waitOver()
+	}
+}
+
+// waitOver is when nobody is waited for: the service, which orphans may want, is
+// there until now.
+func (b *init_) waitOver() {
+	if b.serving() {
+		b.endTurns()
+	} else {
 		b.stopRest()
 	}
 }
 
 // noChildren is when the last one is gone.
 func (b *init_) noChildren() {
-	if b.phase >= phaseWait && b.phase != phaseStop {
+	switch {
+	case b.phase == phaseWait && b.serving(): // which is being started again
+		b.waitOver()
+	case b.phase >= phaseWait && b.phase != phaseStop:
 		b.phase = phaseDone
 	}
 }
