@@ -58,10 +58,21 @@ func (l *life) orphan() *payload {
 }
 
 // untraced tells of a process that nobody can find once its keeper is gone: an
-// orphan, or one that the keeper died of before it wrote down its number.
+// orphan, one whose number the keeper had no time to write down, or one that lost its
+// parent in an ending in whose midst both died.
 func (l *life) untraced(b bearer) bool {
 	cut := l.plan.point == "child.cloned"
-	return l.keeperLost() && (strings.Contains(b.cmd, orphanTime) || cut)
+	midst := l.plan.mode == both && strings.HasPrefix(l.plan.point, "exit.") && !l.launched(b.pid) && !l.launched(parentOf(b.pid))
+	return l.keeperLost() && (strings.Contains(b.cmd, orphanTime) || cut || midst)
+}
+
+func (l *life) launched(pid int) bool {
+	for _, p := range l.procs {
+		if p.pid == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // above are the numbers of a process and of those above it.

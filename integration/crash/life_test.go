@@ -26,6 +26,7 @@ type payload struct {
 	code   int    // that it exits with; -1: it runs until it is ended
 	output string // that it writes; "" where nothing is kept
 	id     string // once it is known
+	pid    int    // with it
 	cmd    *exec.Cmd
 	joined chan struct{} // closed when cmd has ended
 }
@@ -183,7 +184,7 @@ func (l *life) launch(p *payload) bool {
 	err := l.call("launch "+p.key, func(ctx context.Context) error {
 		v, err := l.Launch(ctx, l.turn.ID, p.req, os.Stdin)
 		if err == nil {
-			p.id = v.ID
+			p.id, p.pid = v.ID, v.PID
 		}
 		return err
 	})
