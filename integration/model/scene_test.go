@@ -117,6 +117,10 @@ func (w *scene) refused(t *turn, what string, err error) {
 		w.say("%s: over already", what)
 		return
 	}
+	if errors.Is(err, api.ErrKeeperLost) && !t.keeper && len(t.work()) == 0 {
+		w.say("%s: there is nobody", what) // an empty scope goes with its keeper
+		return
+	}
 	w.fatal("%s in %s: %v", what, t, err)
 }
 

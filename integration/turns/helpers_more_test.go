@@ -90,6 +90,13 @@ func playSetuid(words []string) int {
 	return 1
 }
 
+// playOther: FILE. It beats as another user than it was started as.
+func playOther(words []string) int {
+	p := pulse(words[0])
+	check(syscall.Setuid(someUID))
+	return p.forever()
+}
+
 // playCrowd: FILE N. It starts N sleepers; it beats once they are all there.
 func playCrowd(words []string) int {
 	sleep := must(exec.LookPath("sleep"))

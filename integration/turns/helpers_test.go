@@ -24,7 +24,7 @@ func helpers() map[string]func(words []string) int {
 		"crowd": playCrowd, "bomb": playBomb, "vforkbomb": playVforkBomb, "blocked": playBlocked,
 		"joiner": playJoiner, "wishes": playWishes, "tell": playTell, "peer": playPeer, "seccomp": playSeccomp, "fuse": playFuse, "asker": playAsker, "exit": playExit, "pour": playPour, "counter": playCounter,
 		"logless": playLogless, "dirty": playDirty, "bare": playBare, "holder": playHolder, "gateway": playGateway,
-		"server": playServer, "visitor": playVisitor, "user": playUser, "asuser": playAsUser,
+		"server": playServer, "visitor": playVisitor, "user": playUser, "asuser": playAsUser, "other": playOther,
 	}
 }
 

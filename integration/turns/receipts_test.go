@@ -24,7 +24,9 @@ func TestReceiptTellsItsEvidence(t *testing.T) {
 		x.adopt(outsider(t, nil, "beat", f[1]).pid, api.AdoptRequest{})
 		x.joiner(nil, "sleep", "3600")
 		away := x.launch(helper(t, "beat", f[2]))
-		heart(f[2]).beating(t)
+		for _, file := range f {
+			heart(file).beating(t)
+		}
 		place(t, "away", away.PID)
 		eventually(t, "the first has ended", func() bool {
 			p, err := s.Process(t.Context(), x.ID, "p1")
@@ -56,8 +58,8 @@ func TestReceiptTellsItsEvidence(t *testing.T) {
 }
 
 // What nothing proves any more is not signalled, and the receipt names it: a process
-// that has left its turn's cgroup, whose keeper and service are both gone, so that a
-// file is all that knows of it.
+// that has left its turn's cgroup, whose keeper and service are both gone, and that
+// does not look as it was launched any more, so that a file is all that knows of it.
 func TestReceiptNamesWhatItRefused(t *testing.T) {
 	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
@@ -65,7 +67,7 @@ func TestReceiptNamesWhatItRefused(t *testing.T) {
 	x := s.begin(t, api.BeginRequest{})
 	f := files(t, "in", "away")
 	x.launch(helper(t, "beat", f[0]))
-	away := x.launch(helper(t, "beat", f[1]))
+	away := x.launch(helper(t, "other", f[1]))
 	heart(f[0]).beating(t)
 	heart(f[1]).beating(t)
 	keeper := keeperOf(t, x)

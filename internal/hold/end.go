@@ -25,6 +25,7 @@ const (
 	settleTime = 200 * time.Millisecond // between populated 0 and the last handle readable
 	stopTime   = 5 * time.Second        // for systemd to hear of it,
 	stopTries  = 5                      // each of so many times
+	tellTime   = 2 * time.Second        // for what is being told when the service stops
 )
 
 // Fence returns once the keeper launches nothing more, or is dead.
@@ -302,7 +303,7 @@ func (x *keeping) quit(ctx context.Context) {
 func (x *hold) remove(ctx context.Context) error {
 	if x.dir == nil {
 		if x.facts.Unit != "" { // systemd may have made it all the same, around a keeper that had died
-			go x.tellSystemd()
+			x.host.telling.Go(x.tellSystemd)
 		}
 		return nil
 	}
@@ -311,7 +312,7 @@ func (x *hold) remove(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(x.dir.Path())
 	if errors.Is(err, os.ErrNotExist) {
-		go x.tellSystemd() // a unit that failed may be kept
+		x.host.telling.Go(x.tellSystemd) // a unit that failed may be kept
 		return nil
 	}
 	for _, e := range entries {
@@ -330,7 +331,7 @@ func (x *hold) remove(ctx context.Context) error {
 			return fmt.Errorf("remove the scope's cgroups: %w", err)
 		}
 	}
-	go x.tellSystemd()
+	x.host.telling.Go(x.tellSystemd)
 	return nil
 }
 

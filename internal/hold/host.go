@@ -69,7 +69,8 @@ type Host struct {
 	tending sync.Mutex
 	place   sys.Place // of the runtime directory; below tending
 
-	waited atomic.Bool // a keeper did not answer in time when it was found again
+	telling sync.WaitGroup // systemd of scopes that are over
+	waited  atomic.Bool    // a keeper did not answer in time when it was found again
 
 	mu        sync.Mutex
 	scopes    string // the directory that scopes are made in, once one was
@@ -274,6 +275,12 @@ func (h *Host) stepAside(above *cgroup.Dir) bool {
 
 // Close lets go of the bus and of descriptors; turns go on.
 func (h *Host) Close() error {
+	told := make(chan struct{})
+	go func() { h.telling.Wait(); close(told) }()
+	select { // else empty scopes stay for the next service
+	case <-told:
+	case <-time.After(tellTime):
+	}
 	var err error
 	if h.mgr != nil {
 		err = h.mgr.Close()

@@ -32,6 +32,9 @@ func (x *hold) Freeze(ctx context.Context) error {
 	if err == nil {
 		err = x.work.AwaitFrozen(ctx)
 	}
+	if errors.Is(err, os.ErrNotExist) {
+		return keeperGone(x.turn)
+	}
 	if err != nil {
 		return errors.Join(err, x.work.Freeze(false))
 	}
@@ -39,7 +42,13 @@ func (x *hold) Freeze(ctx context.Context) error {
 }
 
 // Thaw lets it go on.
-func (x *hold) Thaw(ctx context.Context) error { return x.work.Freeze(false) }
+func (x *hold) Thaw(ctx context.Context) error {
+	err := x.work.Freeze(false)
+	if errors.Is(err, os.ErrNotExist) { // an empty scope goes with its keeper
+		return keeperGone(x.turn)
+	}
+	return err
+}
 
 // EndLaunch ends a launch, wherever its leaf is.
 func (x *hold) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (containment.Killed, error) {
