@@ -41,7 +41,10 @@ func (k *keeper) settle() error {
 	}
 	// The child shares our memory until it executes, also after it has become
 	// another user: undumpable keeps that user from tracing it.
-	return sys.SetDumpable(false)
+	if err := sys.SetDumpable(false); err != nil {
+		return errors.New("become undumpable (PR_SET_DUMPABLE): " + err.Error() + " (let the filter of system calls, seccomp, allow prctl)")
+	}
+	return nil
 }
 
 // threadsRunning is how many threads may run Go at a time: the loop, and one

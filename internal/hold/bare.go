@@ -67,7 +67,7 @@ func (h *Host) beginBare(ctx context.Context, spec containment.Spec, hooks conta
 }
 
 // whyNotGreeted adds what a keeper said that could not begin.
-func (x *bare) whyNotGreeted(err error) error {
+func (x *keeping) whyNotGreeted(err error) error {
 	if err == nil {
 		return nil
 	}

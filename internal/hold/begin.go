@@ -107,8 +107,12 @@ func (h *Host) begin(ctx context.Context, spec containment.Spec, hooks containme
 	if err = x.furnish(ctx, spec); err != nil {
 		defer time.AfterFunc(quitTime, giveUp).Stop() // greeted, it goes when told to; but it may be frozen
 	}
-	if gerr := <-greeted; err == nil {
+	gerr := <-greeted
+	if err == nil {
 		err = gerr
+	}
+	if gerr != nil {
+		err = x.whyNotGreeted(err)
 	}
 	if err != nil {
 		return nil, err
