@@ -14,6 +14,7 @@ func (b *init_) killOthers() {
 	b.killBelow(&dir)
 	end := now() + killMost
 	for {
+		b.refused = 0
 		n := b.killMembers(&dir)
 		if b.srv != nil && b.srv.split {
 			n += b.killMembers(&b.srv.initLeaf)
@@ -27,8 +28,7 @@ func (b *init_) killOthers() {
 			return
 		}
 		if now() > end {
-			b.say(1).num(n).add(" processes of the cgroup do not end though killed")
-			b.end()
+			b.tellLeft(n, " of the cgroup")
 			return
 		}
 		_ = b.wait(killPause, 1<<(sigCHLD-1))
@@ -65,27 +65,67 @@ func (b *init_) killBelow(dir *text) {
 	if e != 0 {
 		return
 	}
-	for {
-		r, e := sys(syscall.SYS_GETDENTS64, uintptr(fd), addr(&b.buf[0]), uintptr(len(b.buf)))
-		if e != 0 || r == 0 {
-			break
-		}
-		// struct linux_dirent64: ino 8, off 8, reclen 2, type 1, name
-		for at := 0; at+20 < int(r) && at+20 < len(b.buf); {
-			size := int(b.buf[at+16]) | int(b.buf[at+17])<<8
-			if b.buf[at+18] == syscall.DT_DIR && b.buf[at+19] != '.' {
+	for r := b.entries(fd); r > 0; r = b.entries(fd) {
+		for at := 0; at+20 < r; {
+			size, name := b.entry(at)
+			if name != nil {
 				n := dir.n
-				dir.add("/").add(str(&b.buf[at+19]))
+				dir.add("/").add(str(name))
 				ours := b.srv != nil && b.srv.split && str(dir.path()) == str(b.srv.initLeaf.path())
 				if p := dir.add("/cgroup.kill").path(); !ours {
 					writeFile(p, "1")
 				}
 				dir.n = n
 			}
-			at += max(size, 20)
+			at += size
 		}
 	}
 	closeFD(fd)
+}
+
+// subdir adds the name of the subdirectory at a place of the list.
+func (b *init_) subdir(dir *text, place int) (found bool) {
+	fd, e := open(dir.path(), oRdonlyCloexec|syscall.O_DIRECTORY, 0)
+	if e != 0 {
+		return false
+	}
+	for r := b.entries(fd); r > 0 && !found; r = b.entries(fd) {
+		for at := 0; at+20 < r && !found; {
+			size, name := b.entry(at)
+			if name != nil {
+				if found = place == 0; found {
+					dir.add("/").add(str(name))
+				}
+				place--
+			}
+			at += size
+		}
+	}
+	closeFD(fd)
+	return found
+}
+
+// entries reads some entries of a directory into b.buf, and tells how many bytes
+// they are.
+func (b *init_) entries(fd int) int {
+	r, e := sys(syscall.SYS_GETDENTS64, uintptr(fd), addr(&b.buf[0]), uintptr(len(b.buf)))
+	if e != 0 {
+		return 0
+	}
+	return min(int(r), len(b.buf))
+}
+
+// entry is the size of the one that is there, and the name of a directory, or nil:
+// struct linux_dirent64 has ino 8, off 8, reclen 2, type 1, name.
+func (b *init_) entry(at int) (size int, name *byte) {
+	if at < 0 || at+20 > len(b.buf) {
+		return len(b.buf), nil
+	}
+	size = int(b.buf[at+16]) | int(b.buf[at+17])<<8
+	if b.buf[at+18] == syscall.DT_DIR && b.buf[at+19] != '.' {
+		name = &b.buf[at+19]
+	}
+	return max(size, 20), name
 }
 
 // killMembers kills the others that are listed, and returns how many those were.
@@ -105,7 +145,9 @@ func (b *init_) killMembers(dir *text) (n int) {
 		}
 		// It is who the list means if it is there while we have a handle on it.
 		if b.member(dir, 0, pid) == pid {
-			_, _ = sys4(sysPidfdSend, fd, sigKILL, 0, 0)
+			if _, e = sys4(sysPidfdSend, fd, sigKILL, 0, 0); e == syscall.EPERM {
+				b.refused++
+			}
 		}
 		closeFD(int(fd))
 	}

@@ -73,6 +73,7 @@ type init_ struct {
 	written    int64
 	statusTold bool        // that it cannot be written
 	told       [512]uint64 // by pid, whoever was asked to end
+	refused    int         // of those that were killed last, who may not be
 	reaped     int
 	orphans    int
 	mainPID    int

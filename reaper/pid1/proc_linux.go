@@ -1,7 +1,9 @@
 package pid1
 
-// signalChildren signals all our children: TERM each one once. It returns how many
-// there are. Without procfs there is no list; as PID 1 we then have the kernel
+import "syscall"
+
+// signalChildren signals all our children but the service: TERM each one once. It
+// returns how many there are, -1 if that is not known. Without procfs there is no list; as PID 1 we then have the kernel
 // take everybody in our PID namespace.
 func (b *init_) signalChildren(sig int) (n int) {
 	var path text
@@ -17,7 +19,7 @@ func (b *init_) signalChildren(sig int) (n int) {
 				pid = pid*10 + int(c-'0')
 				continue
 			}
-			if pid > 1 {
+			if pid > 1 && !b.isService(pid) {
 				b.signalChild(pid, sig)
 				n++
 			}
@@ -38,11 +40,7 @@ func (b *init_) orphansLeft() bool {
 	if !access(path.add("/proc/self/task/").num(b.pid).add("/children").path(), 0) {
 		return false
 	}
-	n := b.signalChildren(0)
-	if b.srv != nil && b.srv.pid != 0 {
-		n--
-	}
-	return n > 0
+	return b.signalChildren(0) > 0
 }
 
 // signalChild signals a child that we have not waited for: the pid is its own.
@@ -53,7 +51,9 @@ func (b *init_) signalChild(pid, sig int) {
 		}
 		b.told[pid>>6&511] |= bit
 	}
-	_ = kill(pid, sig)
+	if kill(pid, sig) == syscall.EPERM {
+		b.refused++
+	}
 	if sig == sigTERM {
 		_ = kill(pid, sigCONT)
 	}
@@ -70,7 +70,7 @@ func (b *init_) signalBlindly(sig int) int {
 		_ = kill(-1, sig)
 		b.told[0] |= 1
 	}
-	return 1
+	return -1
 }
 
 // cgroupPath appends our cgroup's path to t: of cgroup v2, or of a controller of

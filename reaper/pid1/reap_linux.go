@@ -60,6 +60,8 @@ func (b *init_) reap() {
 				b.askRest() // those whose parent has ended
 			case b.phase == phaseWait && b.serving() && !b.orphansLeft():
 				b.waitOver()
+			case b.phase == phaseWait && b.serving() && b.stops > 0:
+				b.askRest()
 			}
 			return
 		case pid == b.child:

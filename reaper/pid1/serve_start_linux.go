@@ -126,12 +126,12 @@ func (b *init_) serviceArgs() {
 	s.args[n&15] = nil
 }
 
-// stopArgs is `pinfold stop --turns`.
-func (b *init_) stopArgs() {
+// stopArgs is `pinfold stop --turns`, with a grace in ms.
+func (b *init_) stopArgs(grace int) {
 	s := b.srv
 	n := b.arg(0, s.program.path(), "stop")
 	s.number.n = 0
-	n = b.argText(n, "--grace", s.number.num(b.o.grace).add("ms"))
+	n = b.argText(n, "--grace", s.number.num(grace).add("ms"))
 	s.args[n&15] = word("--turns")
 	s.args[(n+1)&15] = nil
 }

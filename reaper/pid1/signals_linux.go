@@ -122,7 +122,7 @@ func (b *init_) passOn(sig int, info *siginfo) {
 		b.end()
 	case b.child > 0 && b.phase != phaseTurns:
 		b.send(sig, to, info)
-	case b.phase == phaseWait && b.isStop(sig):
+	case b.phase == phaseWait && b.isStop(sig) && !b.serving():
 		b.signalChildren(to)
 	}
 	if b.o.as == asDumb && sig >= sigTSTP && sig <= sigTTOU {

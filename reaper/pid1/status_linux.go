@@ -12,6 +12,9 @@ func (b *init_) writeStatus() {
 		state = "starting"
 	case phaseWait:
 		state = "waiting"
+		if b.stopping {
+			state = "stopping"
+		}
 	case phaseStop, phaseTurns, phaseService, phaseRest, phaseKill:
 		state = "stopping"
 	case phaseDone:

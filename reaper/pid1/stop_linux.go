@@ -1,5 +1,7 @@
 package pid1
 
+import "syscall"
+
 // killRounds is how often, in ms, what does not end is killed again, and for how
 // long: a process in uninterruptible sleep may never end.
 const (
@@ -65,7 +67,11 @@ func (b *init_) due() {
 	case phaseService:
 		_ = kill(b.srv.pid, sigKILL)
 	case phaseWait:
-		b.say(1).add("orphans are left after ").num(b.o.waitMost).add(" ms")
+		if b.stops > 0 {
+			b.say(1).add("orphans have not ended after the stop signal")
+		} else {
+			b.say(1).add("orphans are left after ").num(b.o.waitMost).add(" ms")
+		}
 		b.end()
 		b.waitOver()
 	case phaseRest, phaseKill:
@@ -99,7 +105,9 @@ func (b *init_) stopAsked() {
 	case phaseRest:
 		b.deadline = now()
 	case phaseWait:
-		if b.o.killRest {
+		if b.serving() {
+			b.askOrphans()
+		} else if b.o.killRest {
 			b.waitOver()
 		} else if b.stops > 1 {
 			b.phase = phaseDone
@@ -164,14 +172,53 @@ func (b *init_) killRest(t int64) {
 	if b.phase == phaseRest {
 		b.phase, b.restAt = phaseKill, t
 	}
+	b.refused = 0
 	n := b.signalChildren(sigKILL)
 	if t-b.restAt > killMost {
-		b.say(1).num(n).add(" processes do not end though killed")
-		b.end()
+		b.tellLeft(n, "")
 		b.phase = phaseDone
 		return
 	}
 	b.deadline = t + killPause
+}
+
+// tellLeft says who stays, of n that were to be killed; fewer than 0: not all can
+// be counted.
+func (b *init_) tellLeft(n int, where string) {
+	if r := b.refused; r > 0 {
+		b.say(1)
+		uid, _ := sys(syscall.SYS_GETEUID, 0, 0, 0)
+		b.countText(r, where)
+		b.msg.add(" may not be killed by user ").num(int(uid)).add(": ")
+		errText(&b.msg, syscall.EPERM)
+		b.end()
+		n -= r
+	}
+	if n == 0 {
+		return
+	}
+	b.say(1)
+	b.countText(n, where)
+	if n == 1 {
+		b.msg.add(" does")
+	} else {
+		b.msg.add(" do")
+	}
+	b.msg.add(" not end though killed")
+	b.end()
+}
+
+// countText adds "1 process", "2 processes".
+func (b *init_) countText(n int, where string) {
+	switch {
+	case n == 1:
+		b.msg.add("1 process")
+	case n < 0:
+		b.msg.add("processes")
+	default:
+		b.msg.num(n).add(" processes")
+	}
+	b.msg.add(where)
 }
 
 // leave is the end.
