@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 )
@@ -155,8 +156,10 @@ func TestStopAndGoOn(t *testing.T) {
 	pid := b.word("pid")
 	p.types("\x1a")
 	p.sees(`\[1\]\+ +Stopped +pinfold run`)
-	if s := statOf(t, pid); s[0] != "T" {
-		t.Errorf("the command is in state %s", s[0])
+	for end := time.Now().Add(20 * time.Second); statOf(t, pid)[0] != "T"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the command is in state %s", statOf(t, pid)[0])
+		}
 	}
 	p.types("fg\r")
 	p.sees("got tstp")

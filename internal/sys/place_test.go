@@ -26,11 +26,11 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s: same %v", what, a.Same(c.b))
 		}
 	}
-	dir := t.TempDir()
-	one, err := PlaceOf(dir)
-	if errors.Is(err, syscall.ENOSYS) {
+	if _, err := PlaceOf("."); errors.Is(err, syscall.ENOSYS) {
 		return // not on this system
 	}
+	dir := t.TempDir()
+	one, err := PlaceOf(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,11 +21,12 @@ import (
 )
 
 // programs are the files for the keeper and the command line, which are programs
-// for Linux; the identity packages, which build elsewhere, use none of them.
-var programs = []string{"keeper_linux.go", "tty_linux.go", "stop_linux.go"}
+// for Linux; the identity packages, which build elsewhere, use none of them. A
+// table of processes is asked for only where /proc is not.
+var programs = []string{"keeper_linux.go", "tty_linux.go", "stop_linux.go", "table_freebsd.go"}
 
 // TestStubsMatch: every exported name exists on Linux and elsewhere, but for
-// what only programs for Linux use.
+// what only one side uses.
 func TestStubsMatch(t *testing.T) {
 	linux, other := exported(t, "linux"), exported(t, "freebsd")
 	if d := cmp.Diff(linux, other); d != "" {
