@@ -132,18 +132,18 @@ func (k *keeper) start(p *process, l *wire.Launch, fds []int, leaf int) *wire.Er
 	}
 	fault.Point("streams.made")
 	k.addAttributes(&s, l, fds)
-	if !k.gate || leaf < 0 {
+	if leaf < 0 {
+		return k.startBare(p, s)
+	}
+	if !k.gate {
 		c, err := k.spawner.Start(&s)
 		if err == nil {
 			fault.Point("child.cloned")
 			p.started.Placement = "clone"
-			if leaf < 0 {
-				p.started.Placement = "child"
-			}
 			p.child = c
 			return nil
 		}
-		if leaf < 0 || !gateHelps(err) {
+		if !gateHelps(err) {
 			return k.explain(p, err)
 		}
 		// A sandbox or an old kernel will not change its mind.
@@ -164,18 +164,48 @@ func (k *keeper) startGated(p *process, s spawn.Spec, leaf int) *wire.Error {
 		err = c.Open()
 	}
 	if err != nil {
-		c.Kill()
-		_, _ = sys.Waitid(sys.PPid, c.PID, sys.WExited|sys.WAll)
-		k.reaped++
-		_, _ = c.Confirm()
-		_ = sys.Close(c.Status)
-		_ = sys.Close(c.PIDFD)
+		k.abort(c)
 		return refusalOf(wire.ErrCgroup, "move into "+p.started.Leaf, p.started.Leaf, err)
 	}
 	fault.Point("gate.opened")
 	p.started.Placement = "gate"
 	p.child = c
 	return nil
+}
+
+// startBare has the child wait until the journal has its number: without a cgroup
+// nothing else finds it, should keeper and service both die. It exits if we do.
+func (k *keeper) startBare(p *process, s spawn.Spec) *wire.Error {
+	s.Cgroup, s.Gate = -1, true
+	c, err := k.spawner.Start(&s)
+	if err != nil {
+		return k.explain(p, err)
+	}
+	fault.Point("bare.cloned")
+	p.started.Placement = "child"
+	k.identify(p, c)
+	if !k.journal.write(wire.Entry{Fact: wire.FactStarted, Process: p.started.Process, Started: &p.started}) {
+		k.abort(c)
+		return refusalOf(wire.ErrJournal, "journal the launch", "", k.journal.err)
+	}
+	fault.Point("bare.written")
+	if err := c.Open(); err != nil {
+		k.abort(c)
+		return refusalOf(wire.ErrInternal, "let the child go on", "", err)
+	}
+	fault.Point("bare.opened")
+	p.child = c
+	return nil
+}
+
+// abort ends a child that waits at its gate.
+func (k *keeper) abort(c *spawn.Child) {
+	c.Kill()
+	_, _ = sys.Waitid(sys.PPid, c.PID, sys.WExited|sys.WAll)
+	k.reaped++
+	_, _ = c.Confirm()
+	_ = sys.Close(c.Status)
+	_ = sys.Close(c.PIDFD)
 }
 
 // gateHelps tells whether a refused clone may go another way.
@@ -221,17 +251,26 @@ func (k *keeper) explain(p *process, err error) *wire.Error {
 // track registers an undecided launch. Its identity is read while the child is
 // still executing.
 func (k *keeper) track(p *process) {
-	p.pidfd, p.started.PID = p.child.PIDFD, p.child.PID
+	p.pidfd = p.child.PIDFD
+	k.identify(p, p.child)
 	k.procs[p.started.Process], k.byPID[p.started.PID] = p, p
 	if p.key != "" {
 		k.keys[p.key] = p
 	}
 	k.inflight++
-	p.started.Ino, _ = sys.PidfsIno(p.pidfd)
-	p.started.StartTicks = k.startTicks(p.started.PID)
 	if err := k.poll.add(p.child.Status, syscall.EPOLLIN, p); err != nil {
 		logLine("launch ", p.started.Process, ": ", err.Error()) // decided when it has ended
 	}
+}
+
+// identify notes who a child is.
+func (k *keeper) identify(p *process, c *spawn.Child) {
+	if p.started.PID != 0 {
+		return // it was noted before
+	}
+	p.started.PID = c.PID
+	p.started.Ino, _ = sys.PidfsIno(c.PIDFD)
+	p.started.StartTicks = k.startTicks(c.PID)
 }
 
 // startTicks is when a child was made, or 0 where /proc does not tell.

@@ -33,7 +33,7 @@ func bareOf(p point) api.Grade {
 
 // barely are plans for usual points at grade subreaper, with both dying there.
 func barely(p point) (out []plan) {
-	words := []string{"launch.", "intent.written", "child.cloned", "exit.", "end.", "fence.", "record."}
+	words := []string{"launch.", "intent.written", "exit.", "end.", "fence.", "record."}
 	if bareOf(p) != "" || !slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(p.name, w) }) {
 		return nil
 	}
@@ -58,12 +58,10 @@ func (l *life) orphan() *payload {
 }
 
 // untraced tells of a process that nobody can find once its keeper is gone: an
-// orphan, one whose number the keeper had no time to write down, or one that lost its
-// parent in an ending in whose midst both died.
+// orphan, or one that lost its parent in an ending in whose midst both died.
 func (l *life) untraced(b bearer) bool {
-	cut := l.plan.point == "child.cloned"
 	midst := l.plan.mode == both && strings.HasPrefix(l.plan.point, "exit.") && !l.launched(b.pid) && !l.launched(parentOf(b.pid))
-	return l.keeperLost() && (strings.Contains(b.cmd, orphanTime) || cut || midst)
+	return l.keeperLost() && (strings.Contains(b.cmd, orphanTime) || midst)
 }
 
 func (l *life) launched(pid int) bool {
