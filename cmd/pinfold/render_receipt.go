@@ -118,7 +118,11 @@ func receiptProcesses(r api.Receipt, st style) string {
 		if p.Adopted {
 			by += ", adopted"
 		}
-		t.add(p.ID, num(p.PID), statusText(p.Status), by, string(p.Verdict), command(p.Argv))
+		pid := num(p.PID)
+		if p.PID == 0 { // it had ended before its number here was known
+			pid = "-"
+		}
+		t.add(p.ID, pid, statusText(p.Status), by, string(p.Verdict), command(p.Argv))
 	}
 	return "\n" + t.render(st)
 }
