@@ -87,6 +87,11 @@ func TestInPlaceOnATerminal(t *testing.T) {
 	p.sees(`\[1\]\+ +Stopped +pinfold run`)
 	p.types("fg\r")
 	p.sees("fg\r\npinfold run [^\n]*\r\n")
+	for end := time.Now().Add(20 * time.Second); statOf(t, pid)[5] != pid || statOf(t, pid)[0] == "T"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it does not have the terminal again: %v", statOf(t, pid)[:6])
+		}
+	}
 	p.types("\x03")
 	p.sees(`\$ $`)
 	p.types("echo st=$?\r")

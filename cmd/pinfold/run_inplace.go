@@ -31,6 +31,7 @@ func (r *runner) inPlace(ctx context.Context) error {
 	err = r.join(early)
 	cancel()
 	sigs.stop()
+	sigs.drain()
 	s := sigs.early()
 	if (err != nil || s != nil) && r.own {
 		r.letGo(ctx)

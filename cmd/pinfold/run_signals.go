@@ -93,6 +93,21 @@ func (s *signals) stop() {
 	close(s.done)
 }
 
+// drain takes, after stop, what came meanwhile: to be found by early.
+func (s *signals) drain() {
+	for {
+		select {
+		case sig := <-s.ch:
+			n, _ := sig.(syscall.Signal)
+			if c := caught(n); c.stops() {
+				s.first.CompareAndSwap(nil, &c)
+			}
+		default:
+			return
+		}
+	}
+}
+
 // cancelOnStop returns a context that a stopping signal ends. After the
 // returned function has been called, signals are left for forward, with those
 // that came before: the command may run before we are told that it does.

@@ -10,6 +10,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
+	"pinfold.dev/pidfd"
 )
 
 // scene is one turn that a service finds again, with a canary outside and
@@ -332,6 +333,21 @@ func names(all []os.DirEntry) (out []string) {
 	return out
 }
 
+// asKeeper has the record say that another process, which it describes well, is the
+// turn's keeper.
+func asKeeper(x *scene, pid int) {
+	h, err := pidfd.Open(pid)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer h.Close()
+	id, err := h.Identity()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.edit(x.turn.ID, func(r map[string]any) { part(r, "facts")["keeper"] = id })
+}
+
 func unbegunCells() []cell {
 	f := containment.FoundUnbegun
 	none := func(x *scene) {
@@ -353,7 +369,7 @@ func unbegunCells() []cell {
 			eventually(x.t, "its keeper has gone", func() bool { s := stateOf(x.turn.KeeperPID); return s == 0 || s == 'Z' })
 		}},
 		{f, api.VerdictGone, unbegun, endKeeper, none},
-		{f, api.VerdictForeign, unbegun, func(x *scene) { endKeeper(x); keeper("pid", x.canary.pid())(x) }, none},
+		{f, api.VerdictForeign, unbegun, func(x *scene) { endKeeper(x); asKeeper(x, x.canary.pid()) }, none},
 		{f, api.VerdictUnverifiable, unbegun, func(x *scene) { keeper("pid_ns", 1)(x); keeper("pidfs_ino", 0)(x); mute(x) }, func(x *scene) {
 			if e := x.entry(x.turn.ID); e.Standing != api.StandingUnverified {
 				x.t.Errorf("it is told as %+v", e)

@@ -16,6 +16,7 @@ import (
 	"pinfold.dev/internal/fault"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
+	"pinfold.dev/systemd"
 )
 
 // Bounds of the small steps of an ending.
@@ -303,7 +304,7 @@ func (x *keeping) quit(ctx context.Context) {
 func (x *hold) remove(ctx context.Context) error {
 	if x.dir == nil {
 		if x.facts.Unit != "" { // systemd may have made it all the same, around a keeper that had died
-			x.host.telling.Go(x.tellSystemd)
+			x.tell()
 		}
 		return nil
 	}
@@ -312,7 +313,7 @@ func (x *hold) remove(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(x.dir.Path())
 	if errors.Is(err, os.ErrNotExist) {
-		x.host.telling.Go(x.tellSystemd) // a unit that failed may be kept
+		x.tell() // a unit that failed may be kept
 		return nil
 	}
 	for _, e := range entries {
@@ -331,22 +332,26 @@ func (x *hold) remove(ctx context.Context) error {
 			return fmt.Errorf("remove the scope's cgroups: %w", err)
 		}
 	}
-	x.host.telling.Go(x.tellSystemd)
+	x.tell()
 	return nil
+}
+
+// tell has tellSystemd run beside.
+func (x *hold) tell() {
+	if mgr := x.host.mgr; mgr != nil { // none is kept after a self-test that failed
+		x.host.telling.Go(func() { x.tellSystemd(mgr) })
+	}
 }
 
 // tellSystemd stops the unit, which is empty; the answer changes nothing. It
 // tries again: systemd may be busy, and may itself have missed that the scope
 // is empty.
-func (x *hold) tellSystemd() {
-	if x.host.mgr == nil {
-		return
-	}
+func (x *hold) tellSystemd(mgr *systemd.Manager) {
 	var err error
 	for try := range stopTries {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 		fault.Point("scope.stop")
-		err = x.host.mgr.StopScope(ctx, x.facts.Unit)
+		err = mgr.StopScope(ctx, x.facts.Unit)
 		cancel()
 		if err == nil {
 			fault.Point("scope.stopped")
