@@ -315,6 +315,7 @@ func TestHostileClients(t *testing.T) {
 	p = x.launch(api.LaunchRequest{Argv: []string{"/bin/cat"}, Stdio: stdio(api.StdioPipe, api.StdioSpool, api.StdioSpool)})
 	s.Close()
 	one, keeper := s.footprint(), x.keeper()
+	s.tellDescriptors()
 	for range n {
 		x.hurl(r)
 	}
@@ -361,6 +362,27 @@ func TestHostileClients(t *testing.T) {
 	if busy := s.goroutines(); busy > fresh+10 {
 		t.Errorf("%d goroutines, %d before", busy, fresh)
 	}
+}
+
+// tellDescriptors tells, should the test fail, which descriptors the service has then
+// and has now.
+func (s *service) tellDescriptors() {
+	list := func() []string {
+		var out []string
+		all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", s.proc.pid))
+		for _, f := range all {
+			to, _ := os.Readlink(f)
+			out = append(out, to)
+		}
+		slices.Sort(out)
+		return out
+	}
+	was := list()
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("the service's descriptors were\n%q\nand are\n%q", was, list())
+		}
+	})
 }
 
 // Sizes and offsets that make no sense are brought into their bounds or
