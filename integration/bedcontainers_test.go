@@ -12,7 +12,7 @@ import (
 // PINFOLD_TEST_LONG=1 only.
 func TestContainersInVM(t *testing.T) {
 	if os.Getenv("PINFOLD_TEST_LONG") == "" {
-		t.Skip("skipped: PINFOLD_TEST_LONG=1 runs it")
+		t.Skip("left out, as it takes minutes: containers in a virtual machine with controllers; PINFOLD_TEST_LONG=1 runs it")
 	}
 	needRoot(t)
 	dir, err := filepath.Abs("containers")

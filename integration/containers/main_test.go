@@ -265,6 +265,9 @@ func exists(path string) bool {
 // missing is the one place that skips.
 func missing(t testing.TB, what string) {
 	t.Helper()
+	if strings.Contains(what, "scripts/deps.sh") && os.Getenv("PINFOLD_TEST_DEPS") != "" {
+		t.Fatalf("not here, though scripts/deps.sh was run: %s", what)
+	}
 	t.Skip("not here:", what)
 }
 

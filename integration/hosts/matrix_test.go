@@ -100,6 +100,9 @@ func tryOn(t *testing.T, s stage) *outcome {
 	}
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
 	if run.mount == "" {
+		if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), " - cgroup2 ") {
+			t.Fatalf("cgroup v2 is mounted here, and was not found (%v)", err)
+		}
 		t.Skip("not here: cgroup v2")
 	}
 	own := filepath.Join(run.mount, fmt.Sprintf("%s%d.%s", ours, os.Getpid(), s.fileName()))

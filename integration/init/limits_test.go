@@ -103,7 +103,7 @@ func TestOutOfMemory(t *testing.T) {
 	buildsAlone(t, func(t *testing.T, bin string) {
 		python, err := lookPython()
 		if err != nil {
-			missing(t, "python3")
+			missing(t, "the program python3 (scripts/deps.sh installs it)")
 		}
 		s := stage{Cgroups: []string{dir + "/cgroup.procs"}, Argv: []string{bin, "--", python, "-c", "b = bytearray(200 << 20); print(len(b))"}}
 		code, out := result(t, s)

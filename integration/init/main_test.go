@@ -121,9 +121,13 @@ func removeCgroup(dir string) {
 	_ = os.Remove(dir)
 }
 
-// missing is the one place that skips.
+// missing is the one place that skips. Where scripts/test.sh has had scripts/deps.sh
+// install programs, it fails for want of one of them.
 func missing(t testing.TB, what string) {
 	t.Helper()
+	if strings.Contains(what, "scripts/deps.sh") && os.Getenv("PINFOLD_TEST_DEPS") != "" {
+		t.Fatalf("not here, though scripts/deps.sh was run: %s", what)
+	}
 	t.Skip("not here:", what)
 }
 
@@ -215,7 +219,7 @@ func bash(t testing.TB) string {
 	t.Helper()
 	path, err := exec.LookPath("bash")
 	if err != nil {
-		missing(t, "the program bash")
+		missing(t, "the program bash (scripts/deps.sh installs it)")
 	}
 	return path
 }

@@ -214,7 +214,7 @@ func TestServeEarlySignals(t *testing.T) {
 	s := container(t, run.early, "rw", nil, "")
 	python, err := lookPython()
 	if err != nil {
-		missing(t, "python3")
+		missing(t, "the program python3 (scripts/deps.sh installs it)")
 	}
 	s.Argv, s.Block = append(s.Argv[:3:3], "--", python, "-c", listen), 1<<9|1<<39
 	b := start(t, s)

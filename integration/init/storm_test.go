@@ -55,7 +55,7 @@ func TestUninterruptibleOrphan(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		python, err := lookPython()
 		if err != nil {
-			missing(t, "python3")
+			missing(t, "the program python3 (scripts/deps.sh installs it)")
 		}
 		file := filepath.Join(t.TempDir(), "status")
 		text := `(` + python + ` -c 'import ctypes, os, time, platform

@@ -124,8 +124,9 @@ func bootPlain(arg unsafe.Pointer) {
 	entry, restorer := handler()
 	for s := 1; s <= sigMax; s++ {
 		var old action
-		// SA_RESTART|SA_ONSTACK|SA_RESTORER; with everything blocked meanwhile
-		set := action{handler: entry, flags: 0x1c000000, restorer: restorer, mask: everySig}
+		// SA_RESTART|SA_ONSTACK|SA_RESTORER|SA_SIGINFO; with everything blocked meanwhile.
+		// Without SA_SIGINFO the kernel fills in no si_code for redirect to look at.
+		set := action{handler: entry, flags: 0x1c000004, restorer: restorer, mask: everySig}
 		if sigaction(s, nil, &old) == 0 && old.handler == 1 {
 			b.ignored |= 1 << (s - 1)
 		}
