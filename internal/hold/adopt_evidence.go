@@ -23,7 +23,7 @@ func (x *hold) unproved(deadline time.Time, out *containment.Killed) {
 				out.Refused = append(out.Refused, api.Refused{PID: rec.PID, Process: id, Comm: comm(rec.PID), Verdict: api.VerdictUnverifiable,
 					Evidence: append(why, "only its keeper's journal names it, and that it is the turn's is not proved: "+err.Error())})
 			} else {
-				x.endEscaped(id, h, deadline, out)
+				x.endEscaped(id, h, x.work.Path(), deadline, out)
 			}
 			_ = h.Close()
 		case api.VerdictGone:

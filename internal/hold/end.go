@@ -151,7 +151,7 @@ func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 		if h.Wait(settled) == nil || !x.running(id) {
 			continue
 		}
-		x.endEscaped(id, h, deadline, &out)
+		x.endEscaped(id, h, x.work.Path(), deadline, &out)
 	}
 	x.unproved(deadline, &out)
 	x.endBeside(deadline, &out)
@@ -163,13 +163,22 @@ func (x *hold) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	return out, nil
 }
 
-// endEscaped ends a launch that is not in work/ any more: it is ours by its
-// handle, wherever it is. What it forked out there is not touched.
-func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *containment.Killed) {
+// endEscaped ends a launch that is not in home any more, which was seen empty: it
+// is ours by its handle, wherever it is. What it forked out there is not touched.
+//
+// One that still names home has not left it, and is only waited for: a cgroup is
+// empty as soon as the last of its processes is exiting, and on a busy machine one
+// may need long from there to its end (cgroup_task_exit and exit_notify of the
+// kernel's do_exit).
+func (x *hold) endEscaped(id string, h *pidfd.Handle, home string, deadline time.Time, out *containment.Killed) {
 	where, err := h.CgroupPath()
+	if errors.Is(err, pidfd.ErrGone) {
+		return
+	}
 	if err != nil {
 		where = "unknown"
 	}
+	left := err != nil || !x.host.below(where, home)
 	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		out.Notes = append(out.Notes, fmt.Sprintf("kill %s in %s: %v", id, where, err))
 	}
@@ -177,12 +186,15 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, deadline time.Time, out *c
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	ended := h.Wait(ctx) == nil || !x.running(id)
-	out.Escaped = append(out.Escaped, id)
 	verdict := api.VerdictGone
 	if !ended {
 		verdict = api.VerdictOwned
 		out.Survivors = append(out.Survivors, api.Survivor{PID: h.PID(), State: "?", Cgroup: where})
 	}
+	if !left {
+		return
+	}
+	out.Escaped = append(out.Escaped, id)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.escaped = append(x.escaped, api.Outside{PID: h.PID(), Process: id, Cgroup: where, Ended: ended, Verdict: verdict,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -75,6 +76,14 @@ func (x *hold) openLeaf(process string) (*cgroup.Dir, error) {
 		return x.openJob(process)
 	}
 	return x.work.Open(process)
+}
+
+// leafPath is where openLeaf looks; there may be nothing any more.
+func (x *hold) leafPath(process string) string {
+	if d := x.jobsDir(); d != nil && x.isJob(process) {
+		return filepath.Join(d.Path(), process)
+	}
+	return filepath.Join(x.work.Path(), process)
 }
 
 // makeJobs makes jobs/, on first use, with controllers and limits as work/ has

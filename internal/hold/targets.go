@@ -74,7 +74,7 @@ func (x *hold) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 	settled, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	if h := x.handleOf(process); h != nil && h.Wait(settled) != nil && x.running(process) {
-		x.endEscaped(process, h, deadline, &out)
+		x.endEscaped(process, h, x.leafPath(process), deadline, &out)
 	}
 	if len(out.Survivors) == 0 {
 		out.EmptyAt = time.Now()
@@ -184,6 +184,9 @@ func (l *looking) escaped(x *hold) {
 		where, err := h.CgroupPath()
 		if err != nil {
 			where = "a cgroup that cannot be told"
+		}
+		if err == nil && x.host.below(where, x.leafPath(id)) { // it is exiting, or was launched only now
+			continue
 		}
 		t := api.Target{PID: h.PID(), Process: id, Verdict: api.VerdictOwned, Would: wouldSignal,
 			Evidence: "launched by Pinfold and held by its pidfd ever since; it has left the turn's cgroup for " + where,

@@ -310,3 +310,50 @@ func TestBesideJobs(t *testing.T) {
 	s.endJob("p1", []int{job.PID})
 	s.endTurn()
 }
+
+// A cgroup is empty before the last that was in it has ended, and on a busy machine
+// long before. One that was slow to end has not left: where it is decides that, not
+// how long it takes.
+func TestSlowToEndIsNoEscape(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		home  func(s *stage) string
+		moved bool
+	}{
+		{"in work", func(s *stage) string { return s.work.Path() }, false},
+		{"in its leaf", func(s *stage) string { return s.leafPath("p1") }, false},
+		{"in a job's leaf", func(s *stage) string {
+			if _, err := s.Promote(t.Context(), "p1", nil); err != nil {
+				t.Fatal(err)
+			}
+			return s.leafPath("p1")
+		}, false},
+		{"elsewhere", func(s *stage) string { return s.work.Path() }, true},
+		{"in a place of a longer name", func(s *stage) string { return strings.TrimSuffix(s.leafPath("p1"), "1") }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := begin(t)
+			st := s.start("p1", "sleep", "1000")
+			home := c.home(s)
+			if c.name == "elsewhere" {
+				if err := place(t).Add(st.PID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dead := mustEnd(t, st.PID)
+			var k containment.Killed
+			s.endEscaped("p1", s.handles()["p1"], home, time.Now().Add(20*time.Second), &k)
+			dead()
+			if (len(k.Escaped) == 1) != c.moved || len(k.Survivors) > 0 || len(k.Notes) > 0 {
+				t.Errorf("%+v", k)
+			}
+			if out, err := s.Census(t.Context()); err != nil || (len(out) == 1) != c.moved {
+				t.Errorf("%+v, %v", out, err)
+			}
+			if c.name == "in a job's leaf" {
+				s.endJob("p1", nil)
+			}
+			s.endTurn()
+		})
+	}
+}

@@ -101,7 +101,7 @@ func (x *hold) within(line string) bool {
 
 // below tells whether a cgroup, as on a 0:: line, is that at a path, or below it.
 func (h *Host) below(line, path string) bool {
-	at, err := h.mount.Dir(line)
+	at, err := h.mount.Dir(strings.TrimSuffix(line, " (deleted)"))
 	return err == nil && (at == path || strings.HasPrefix(at, path+"/"))
 }
 
