@@ -22,6 +22,7 @@ import (
 // Bounds of the small steps of an ending.
 const (
 	quitTime   = time.Second            // for a keeper to go when it was told to
+	undoTime   = 10 * time.Second       // for it to go, or to be killed, and its cgroup to be removed
 	besideTime = 2 * time.Millisecond   // between a keeper's end and populated 0
 	settleTime = 200 * time.Millisecond // between populated 0 and the last handle readable
 	stopTime   = 5 * time.Second        // for systemd to hear of it,
@@ -62,6 +63,9 @@ func (x *keeping) keeperDead() bool {
 // EndKeeper kills the keeper, through its handle, and waits until it is dead.
 func (x *keeping) EndKeeper(ctx context.Context) error {
 	if x.keeperDead() {
+		if x.unreached.Load() {
+			x.loseKeeper("it has died")
+		}
 		return nil
 	}
 	if err := x.killKeeper(); err != nil && !errors.Is(err, pidfd.ErrGone) {
@@ -72,7 +76,7 @@ func (x *keeping) EndKeeper(ctx context.Context) error {
 		return fmt.Errorf("wait for the keeper: %w", err)
 	}
 	if x.unreached.Load() { // only its journal tells what it has launched
-		x.loseKeeper("it was killed before it answered this service")
+		x.loseKeeper("it was killed, since it did not answer")
 	}
 	return nil
 }

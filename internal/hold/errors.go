@@ -21,7 +21,7 @@ func (x *keeping) noKeeper() *api.Error {
 	if !x.unreached.Load() {
 		return keeperGone(x.turn)
 	}
-	return api.Errorf(api.CodeUnavailable, "the keeper of turn %s has not answered since the service was started", x.turn).
+	return api.Errorf(api.CodeUnavailable, "the keeper of turn %s lives, and does not answer", x.turn).
 		WithRemedy("try again; if it stays so, something has stopped or frozen process %d: let it go on, or abandon the turn", x.facts.Keeper.PID)
 }
 

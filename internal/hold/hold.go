@@ -32,7 +32,8 @@ type keeping struct {
 	told   wire.Hold // what the keeper is told of where launches live
 
 	quitting  atomic.Bool // the keeper may go now
-	unreached atomic.Bool // the keeper lives, and has not answered this service yet
+	closed    atomic.Bool // the hold was let go; set below mu
+	unreached atomic.Bool // the keeper lives, and does not answer
 
 	launching sync.RWMutex // held for reading by a Launch, for writing while the turn is being stopped
 
@@ -41,7 +42,8 @@ type keeping struct {
 	procs map[string]*proc
 	order []string
 	early map[string]wire.Exit // ends told before their launch was answered
-	lost  string               // why the keeper is gone
+
+	losing sync.Once // of the keeper
 }
 
 // body is what holds a turn's processes, as far as its keeping has to know.
@@ -382,6 +384,7 @@ func (x *hold) Close() error {
 func (x *keeping) Close() error {
 	x.host.unmind(x.turn)
 	x.mu.Lock()
+	x.closed.Store(true)
 	l := x.link
 	x.link = nil
 	for _, p := range x.procs {

@@ -138,17 +138,13 @@ func (x *keeping) spawnIn(home *cgroup.Dir, files ...uintptr) (*pidfd.Handle, er
 	return pidfd.FromFD(fd, pid), nil
 }
 
-// reap waits, without a thread, for a keeper that is our child, and takes its
-// status, which nobody needs.
+// reap waits for a keeper that is our child, without a thread if it can, and takes
+// its status, which nobody needs.
 func reap(h *pidfd.Handle) {
-	d, err := h.Dup()
-	if err != nil {
-		return // closed already: the process ends with us at the latest
-	}
-	own := pidfd.FromFD(d, h.PID())
-	defer own.Close()
-	if own.Wait(context.Background()) != nil {
-		return
+	if d, err := h.Dup(); err == nil { // else, closed already or no descriptor to be had, a thread waits
+		own := pidfd.FromFD(d, h.PID())
+		_ = own.Wait(context.Background())
+		_ = own.Close()
 	}
 	for {
 		_, err := syscall.Wait4(h.PID(), nil, 0, nil)
@@ -191,11 +187,33 @@ func (x *keeping) connect(ctx context.Context) (*wire.Hello, error) {
 		x.readJournal() // what the keeper itself no longer knows
 	}
 	fault.Point("keeper.greeted")
-	x.mu.Lock()
-	x.link = l
-	x.mu.Unlock()
+	if err := x.useLink(l); err != nil {
+		return nil, err
+	}
 	if hello.Fenced && x.hooks.Fenced != nil {
 		x.hooks.Fenced()
 	}
 	return hello, nil
+}
+
+// useLink makes a connection on which the keeper was greeted the one that is used.
+// It may have broken before, when that was nobody's to mend.
+func (x *keeping) useLink(l *link) error {
+	x.mu.Lock()
+	old := x.link
+	if !x.closed.Load() {
+		x.link = l
+	}
+	x.mu.Unlock()
+	if x.closed.Load() {
+		l.close()
+		return fmt.Errorf("greet the keeper: %w", net.ErrClosed)
+	}
+	if old != nil {
+		old.close()
+	}
+	if err := l.broken(); err != nil {
+		go x.broken(l, err)
+	}
+	return nil
 }

@@ -95,6 +95,13 @@ func (l *link) fail(err error) {
 	}
 }
 
+// broken is why the connection is of no use any more; nil: it is.
+func (l *link) broken() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
 // close closes the connection on purpose.
 func (l *link) close() {
 	l.mu.Lock()
@@ -132,8 +139,8 @@ func (l *link) send(ctx context.Context, m wire.Message, fds []int) error {
 	return err
 }
 
-// call asks and waits for the answer. An answer that comes after ctx is over is
-// dropped, its descriptors closed. The keeper's refusal is a *wire.Error.
+// call asks and waits for the answer. One that comes after ctx is over is an event.
+// The keeper's refusal is a *refusal.
 func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Message, []int, error) {
 	ch := make(chan answer, 1)
 	l.mu.Lock()
@@ -161,18 +168,30 @@ func (l *link) call(ctx context.Context, m wire.Message, fds []int) (wire.Messag
 	}
 	select {
 	case a, ok := <-ch:
-		if !ok {
-			return wire.Message{}, nil, errBroken
-		}
-		if a.m.Error != nil {
-			closeFDs(a.fds)
-			return a.m, nil, &refusal{*a.m.Error}
-		}
-		return a.m, a.fds, nil
+		return a.taken(ok)
 	case <-ctx.Done():
-		l.forget(m.ID, ch)
+	}
+	l.mu.Lock()
+	delete(l.waiting, m.ID)
+	l.mu.Unlock()
+	select {
+	case a, ok := <-ch: // it came at the same time: of a launch, nobody else tells
+		return a.taken(ok)
+	default: // if it comes, it is news
 		return wire.Message{}, nil, ctx.Err()
 	}
+}
+
+// taken is an answer to whoever has asked; ok: there was one.
+func (a answer) taken(ok bool) (wire.Message, []int, error) {
+	switch {
+	case !ok:
+		return wire.Message{}, nil, errBroken
+	case a.m.Error != nil:
+		closeFDs(a.fds)
+		return a.m, nil, &refusal{*a.m.Error}
+	}
+	return a.m, a.fds, nil
 }
 
 // sent marks that a message is on its way to the keeper.
@@ -195,7 +214,7 @@ func sent(op wire.Op) {
 	}
 }
 
-// forget stops waiting for an answer; one that came meanwhile is dropped.
+// forget stops waiting for the answer to what was not sent.
 func (l *link) forget(id uint64, ch chan answer) {
 	l.mu.Lock()
 	delete(l.waiting, id)

@@ -129,7 +129,6 @@ func (h *Host) Recall(turn string, facts containment.Facts) containment.Hold {
 		return nil
 	}
 	x := h.newHold(turn, facts, containment.Hooks{})
-	x.lost = "the host was rebooted"
 	x.hooks.Exit = func(containment.Exit) {}
 	x.readJournal()
 	return x
@@ -195,7 +194,7 @@ func (x *keeping) reach(ctx context.Context) error {
 // reachLater goes on until the keeper answers or is dead, or ctx ends. What it
 // knows is told then.
 func (x *keeping) reachLater(ctx context.Context) {
-	for ctx.Err() == nil && !x.quitting.Load() {
+	for pause := reachAfter; ctx.Err() == nil && !x.leaving(); pause = min(2*pause, reachAgain) {
 		if x.keeperDead() {
 			x.loseKeeper("it has died")
 			return
@@ -204,7 +203,7 @@ func (x *keeping) reachLater(ctx context.Context) {
 		err := x.reach(again)
 		cancel()
 		if err != nil {
-			time.Sleep(reachAfter)
+			x.awaitDead(ctx, pause)
 			continue
 		}
 		x.unreached.Store(false)
@@ -213,6 +212,15 @@ func (x *keeping) reachLater(ctx context.Context) {
 		}
 		x.host.log.Info("the keeper answers", "turn", x.turn)
 		return
+	}
+}
+
+// awaitDead waits d, or less when the keeper dies.
+func (x *keeping) awaitDead(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	if x.keeper.Wait(ctx) != nil {
+		<-ctx.Done() // also where it cannot be waited for
 	}
 }
 
@@ -280,21 +288,23 @@ func (x *keeping) reopen(s wire.Started, vouched func(*pidfd.Handle) error) {
 	}
 }
 
-// broken is told when the connection to the keeper breaks: it is greeted
-// again while it lives, and given up when it does not.
+// broken is told when the connection to the keeper breaks: it is greeted again as
+// long as it lives, and given up when it is dead. A connection on which it was not
+// greeted yet is none of that: whoever greets it is told.
 func (x *keeping) broken(l *link, cause error) {
 	x.mu.Lock()
-	if x.link == l {
+	used := x.link == l
+	if used {
 		x.link = nil
 	}
 	x.mu.Unlock()
-	if x.quitting.Load() {
+	if !used {
 		return
 	}
 	const tries = 3
 	var err error
-	for i := 0; i < tries && !x.keeperDead(); i++ {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	for i := 0; i < tries && !x.leaving() && !x.keeperDead(); i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), reachTime)
 		_, err = x.connect(ctx)
 		cancel()
 		if err == nil {
@@ -302,23 +312,25 @@ func (x *keeping) broken(l *link, cause error) {
 		}
 		time.Sleep(50 * time.Millisecond << i)
 	}
-	if x.keeperDead() {
-		x.loseKeeper("it has died")
+	if x.leaving() {
 		return
 	}
-	x.loseKeeper(fmt.Sprintf("it does not answer: %v (%v)", err, cause))
+	if !x.keeperDead() {
+		x.host.log.Warn("a keeper that lives does not answer any more", "turn", x.turn, "error", err, "cause", cause)
+		x.unreached.Store(true)
+	}
+	x.reachLater(context.Background())
 }
 
+// leaving tells that nobody asks the keeper anything more.
+func (x *keeping) leaving() bool { return x.quitting.Load() || x.closed.Load() }
+
 // loseKeeper takes from the journal what the keeper wrote before it went, and
-// watches the handles of the rest: how those end, nobody will tell.
-func (x *keeping) loseKeeper(why string) {
-	x.mu.Lock()
-	if x.lost != "" {
-		x.mu.Unlock()
-		return
-	}
-	x.lost = why
-	x.mu.Unlock()
+// watches the handles of the rest: how those end, nobody will tell. When it returns
+// that is done, by whomever.
+func (x *keeping) loseKeeper(why string) { x.losing.Do(func() { x.keeperLost(why) }) }
+
+func (x *keeping) keeperLost(why string) {
 	x.readJournal()
 	x.body.alone()
 	if x.hooks.Started != nil {
