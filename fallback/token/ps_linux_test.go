@@ -2,7 +2,9 @@ package token
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -62,6 +64,20 @@ func TestPS(t *testing.T) {
 	_ = cmd.Wait()
 	if _, err := readPS(pid); !errors.Is(err, sys.ErrNoEntry) {
 		t.Errorf("once it is gone: %v", err)
+	}
+}
+
+// TestSlowPS: a ps that has read in the second of the start, and takes longer than
+// that to tell, proves no more than a quick one.
+func TestSlowPS(t *testing.T) {
+	t.Parallel()
+	slow := filepath.Join(t.TempDir(), "ps")
+	script := "#!/bin/sh\nLC_ALL=C TZ=UTC0 date +\"$2 1 $2 S %a %b %e %H:%M:%S %Y\"\nsleep 1.1\n"
+	if err := os.WriteFile(slow, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := readBy(slow, os.Getpid()); !errors.Is(err, errYoung) {
+		t.Errorf("%+v, %v", e, err)
 	}
 }
 
