@@ -344,8 +344,7 @@ func TestTimeNamespace(t *testing.T) {
 		systest.Feature(t, "time namespaces", "5.6", err)
 	}
 	p := systest.Start(t, sleepCommand())
-	unshare, err := exec.LookPath("unshare")
-	systest.Lacking(t, "unshare", err)
+	unshare := systest.Program(t, "unshare")
 	cmd := systest.Start(t, exec.Command(unshare, "--time", "--boottime", "100000", "sh", "-c",
 		"readlink /proc/self/ns/time; cat /proc/"+strconv.Itoa(p.PID())+"/stat; sleep 1000"))
 	ns := cmd.Line(t)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/sys/systest"
 )
 
 // within is a deadline for what should take no time.
@@ -177,8 +178,7 @@ func TestPanicIsAnAnswer(t *testing.T) {
 }
 
 func TestCurl(t *testing.T) {
-	_, err := exec.LookPath("curl")
-	need(t, "curl", err == nil)
+	systest.Program(t, "curl")
 	s := start(t, Config{})
 	curl := func(args ...string) string {
 		out, err := exec.Command("curl", append([]string{"-sS", "--fail-with-body", "--unix-socket", s.socket}, args...)...).CombinedOutput()

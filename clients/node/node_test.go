@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"pinfold.dev/internal/sys/systest"
 )
 
 // TestNode runs each file of the client's own tests, with a service of its own.
@@ -16,10 +18,7 @@ func TestNode(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make cgroups")
 	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs the program node (Debian package nodejs), which is not installed")
-	}
+	node := systest.Program(t, "node")
 	files, err := filepath.Glob("test/*.test.mjs")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests of the client were found: %v", err)

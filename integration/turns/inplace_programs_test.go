@@ -17,6 +17,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/internal/sys"
+	"pinfold.dev/internal/sys/systest"
 	"pinfold.dev/pidfd"
 )
 
@@ -223,9 +224,7 @@ func TestProgramsInPlace(t *testing.T) {
 			for _, p := range programs(uid) {
 				t.Run(fmt.Sprintf("%s as %d", p.name, uid), func(t *testing.T) {
 					for _, name := range p.needs {
-						if _, err := exec.LookPath(name); err != nil {
-							t.Skip("this host or test bed has no " + name)
-						}
+						systest.Program(t, name)
 					}
 					x, beside := s.inPlace(t, p, uid), s.inPlace(t, p, uid)
 					r := x.abandon(0)

@@ -276,6 +276,21 @@ func Lacking(t testing.TB, what string, err error) {
 	}
 }
 
+// Program finds a program, or skips. It fails where scripts/test.sh has had
+// scripts/deps.sh install the programs that tests need.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("PINFOLD_TEST_DEPS") != "" {
+		t.Fatalf("%v, though scripts/deps.sh was run", err)
+	}
+	t.Skipf("skipped: no program %s; scripts/deps.sh installs it", name)
+	return ""
+}
+
 func kernel() string {
 	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
