@@ -85,7 +85,7 @@ func lastLine(b []byte) string {
 
 // undo takes back a begin that failed. Nothing was launched.
 func (x *bare) undo() {
-	ctx, cancel := context.WithTimeout(context.Background(), quitTime)
+	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
 	x.quitting.Store(true)
 	x.quit(ctx)

@@ -113,12 +113,10 @@ func (x *bare) Kill(ctx context.Context, bound time.Duration) (containment.Kille
 	return out, nil
 }
 
-// awaitEnds waits, a little, until the ends of those that have exited are told: who
-// watches each of them, now that the keeper is gone, may not have come to it.
+// awaitEnds waits until the ends of those that have exited are told: who watches
+// each of them, now that the keeper is gone, may not have come to it.
 func (x *bare) awaitEnds(ctx context.Context) {
 	x.loseKeeper("it has died")
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
 	for id, h := range x.held() {
 		for x.running(id) && ctx.Err() == nil {
 			if over, err := h.Exited(); err != nil || !over {

@@ -16,17 +16,22 @@ import (
 // alone. Who has lost a parent is below the keeper then, and ends with the turn.
 func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (containment.Killed, error) {
 	out := containment.Killed{Mechanism: "none", KilledAt: time.Now(), Evidence: map[string][]string{}}
-	h := x.handleOf(process)
-	if h == nil {
+	h, p := x.handleOf(process), x.knownOf(process)
+	switch {
+	case h != nil:
+		var err error
+		if p, err = x.holdLaunch(process, h); err != nil {
+			return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
+		}
+		defer p.Close()
+	case p == nil && x.endless(process):
+		return out, api.Errorf(api.CodeUnavailable, "%s cannot be verified, and is not signalled", process).
+			WithRemedy("end the turn, whose keeper may reach it")
+	case p == nil:
 		out.EmptyAt = time.Now()
 		out.Notes = append(out.Notes, "the launched process had ended: what it has left below the keeper is not told apart, and ends with the turn")
 		return out, nil
 	}
-	p, err := x.holdLaunch(process, h)
-	if err != nil {
-		return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
-	}
-	defer p.Close()
 	did(&out, byWalk)
 	var below []fallback.Member
 	if s, err := x.host.fb.Observe(ctx, p); err == nil { // held before anybody goes, and loses the rest
@@ -46,15 +51,17 @@ func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 		_, _, _ = p.Signal(syscall.SIGSTOP) // so that it forks nothing meanwhile
 	}
 	res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: bound, Root: !spare})
-	x.tell(res, map[int]string{h.PID(): process}, &out)
+	x.tell(res, map[int]string{p.Identity().PID: process}, &out)
 	x.endRest(ctx, below, bound, &out)
 	if !res.KilledAt.IsZero() {
 		out.KilledAt = res.KilledAt
 	}
-	if over, err := h.Exited(); !spare && res.Outcome != fallback.Dead && err == nil && !over {
-		return x.endLaunched(ctx, process, h, stop, 0, bound, spare, out)
+	if h != nil && !spare && res.Outcome != fallback.Dead {
+		if over, err := h.Exited(); err == nil && !over {
+			return x.endLaunched(ctx, process, h, stop, 0, bound, spare, out)
+		}
 	}
-	if len(out.Survivors) == 0 && (res.Outcome == fallback.Dead || !x.running(process)) {
+	if len(out.Survivors) == 0 && (res.Outcome == fallback.Dead || h != nil && !x.running(process)) {
 		out.EmptyAt = time.Now()
 	}
 	return out, nil
@@ -66,8 +73,11 @@ func (x *bare) askBelow(ctx context.Context, process string, p *fallback.Process
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	if !spare {
-		_, _ = x.Signal(ctx, process, stop)
-		_, _ = x.Signal(ctx, process, syscall.SIGCONT)
+		for _, sig := range []syscall.Signal{stop, syscall.SIGCONT} {
+			if v, _ := x.Signal(ctx, process, sig); v == api.VerdictUnverifiable { // it has no handle
+				_, _, _ = p.Signal(sig)
+			}
+		}
 	}
 	for _, m := range below {
 		_, _, _ = m.Signal(stop)

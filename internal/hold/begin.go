@@ -20,6 +20,10 @@ import (
 	"pinfold.dev/systemd"
 )
 
+// hastyTime is how soon whoever asked for a turn may have gone away without that
+// saying anything of the service manager, which answers within milliseconds.
+const hastyTime = 5 * time.Second
+
 // Begin makes an empty hold at the best grade. When the service manager fails,
 // and the turn may be held less well, it is, and the turn says why.
 func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containment.Hooks) (containment.Hold, error) {
@@ -30,7 +34,7 @@ func (h *Host) Begin(ctx context.Context, spec containment.Spec, hooks containme
 			tried := time.Now()
 			hold, serr := h.begin(ctx, spec, hooks, api.GradeScope, nil)
 			var e *systemd.Error
-			if serr == nil || !errors.As(serr, &e) {
+			if serr == nil || !errors.As(serr, &e) || ctx.Err() != nil && time.Since(tried) < hastyTime {
 				return wrap(hold, serr)
 			}
 			err = serr
@@ -208,6 +212,9 @@ func (x *hold) makeScope(ctx context.Context, spec containment.Spec) error {
 	fault.Point("scope.asked")
 	s, err := x.host.mgr.StartScope(ctx, systemd.ScopeSpec{Unit: x.facts.Unit, Description: desc,
 		PID: x.keeper.PID(), PIDFD: fd})
+	if errors.Is(err, systemd.ErrUnitExists) {
+		x.facts.Unit = "" // it is somebody else's, and not ours to stop
+	}
 	if err != nil {
 		return err
 	}
@@ -354,7 +361,7 @@ func (x *hold) limitDir(d *cgroup.Dir, want *api.Limits) (bounded bool, err erro
 // undo takes back a begin that failed. Nothing was launched.
 func (x *hold) undo() {
 	fault.Point("undo.begun")
-	ctx, cancel := context.WithTimeout(context.Background(), quitTime)
+	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
 	x.quitting.Store(true)
 	x.quit(ctx)

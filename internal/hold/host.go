@@ -159,6 +159,9 @@ func (h *Host) refuse(scope, group, bare error) error {
 	if errors.Is(scope, errNoRoom) || errors.Is(group, errNoRoom) || errors.Is(bare, errNoRoom) {
 		return e.WithRemedy("make room in %s", h.cfg.RuntimeDir)
 	}
+	if errors.Is(scope, errFull) || errors.Is(group, errFull) || errors.Is(bare, errFull) {
+		return e.WithRemedy("end what takes them, or raise the service's and the host's limits, and start it again")
+	}
 	if errors.Is(scope, errSlow) || errors.Is(group, errSlow) || errors.Is(bare, errSlow) {
 		return e.WithRemedy("start it again; if the host is not busy, look for a frozen cgroup above the one that turns are to be held in")
 	}

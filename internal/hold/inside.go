@@ -38,12 +38,17 @@ func (h *Host) unmind(turn string) {
 	delete(h.keepers, turn)
 }
 
-// keeperOf is the turn whose keeper a process is; "" is none.
+// keeperOf is the turn whose keeper a process is; "" is none. Without the inodes of
+// both, before Linux 6.9, it goes by the number and, as far as both tell, the start tick.
 func (h *Host) keeperOf(id api.Identity) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for turn, k := range h.keepers {
-		if k.Ino != 0 && id.Ino != 0 && k.Ino == id.Ino || (k.Ino == 0 || id.Ino == 0) && k.PID == id.PID {
+		same := k.PID == id.PID && (k.StartTicks == id.StartTicks || k.StartTicks == 0 || id.StartTicks == 0)
+		if k.Ino != 0 && id.Ino != 0 {
+			same = k.Ino == id.Ino
+		}
+		if same {
 			return turn
 		}
 	}

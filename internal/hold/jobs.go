@@ -188,6 +188,14 @@ func (x *keeping) handleOf(process string) *pidfd.Handle {
 	return nil
 }
 
+// endless tells of a launch of whose end nobody has told, or that nobody will.
+func (x *keeping) endless(process string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.procs[process]
+	return p != nil && p.exit == nil && p.lost == ""
+}
+
 // dropJob removes a job's leaf, once it is empty and the end of the launched
 // process was told: until then its counters say whether memory was short.
 func (x *hold) dropJob(process string) {

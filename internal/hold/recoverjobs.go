@@ -23,10 +23,11 @@ func (x *hold) openDirs(ctx context.Context) error {
 	if isRemoved(err) && live { // never the whole for it: that has the jobs
 		x.work, err = x.dir.Make(workName)
 	}
-	if err != nil { // an ending was cut short after it had removed work/
-		if x.work, err = cgroup.Open(x.facts.Cgroup); err != nil {
-			return err
-		}
+	if isRemoved(err) { // an ending was cut short after it had removed work/
+		x.work, err = cgroup.Open(x.facts.Cgroup)
+	}
+	if err != nil {
+		return err
 	}
 	x.finishMoves(ctx)
 	return nil

@@ -48,8 +48,26 @@ var errSlow = errors.New("the host did not get to it: it is very busy, or frozen
 // errNoRoom marks a self-test that failed where nothing can be written.
 var errNoRoom = errors.New("there is no room left in the runtime directory")
 
+// errFull marks a self-test that failed where a limit or the host left nothing.
+var errFull = errors.New("there are no processes, memory or descriptors left")
+
 // inconclusive: it says nothing about the grade.
-func inconclusive(err error) bool { return errors.Is(err, errSlow) || errors.Is(err, errNoRoom) }
+func inconclusive(err error) bool {
+	return errors.Is(err, errSlow) || errors.Is(err, errNoRoom) || errors.Is(err, errFull)
+}
+
+// exhausted tells of an error that says no more than that nothing is left; a
+// keeper's has its errno by name.
+func exhausted(err error) bool {
+	var told *api.Error
+	errors.As(err, &told)
+	for _, e := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, e) || told != nil && told.Details["errno_name"] == errnoName(e) {
+			return true
+		}
+	}
+	return false
+}
 
 // noRoom tells whether less can be written than a keeper writes at its start.
 func (h *Host) noRoom() bool {
@@ -113,6 +131,8 @@ func (h *Host) tryOnce(ctx context.Context, g api.Grade) (err error) {
 		var frozen *frozenError
 		if err != nil && (errors.As(err, &frozen) || errors.Is(ctx.Err(), context.DeadlineExceeded)) {
 			err = fmt.Errorf("%w: %w", errSlow, err)
+		} else if err != nil && exhausted(err) {
+			err = fmt.Errorf("%w: %w", errFull, err)
 		} else if err != nil && h.noRoom() {
 			err = fmt.Errorf("%w: %w", errNoRoom, err)
 		}

@@ -18,7 +18,8 @@ import (
 // seen to be alone. What it forks afterwards is not touched. Where the leaf cannot
 // be frozen, the fixed point is a look that finds nobody else.
 //
-// When the launched process has ended, or left the leaf, nobody in it is spared.
+// When the launched process has ended, or left the leaf, nobody in it is spared. One
+// that nobody holds, and of whose end nobody has told, cannot be told apart.
 func (x *hold) endBelow(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, out *containment.Killed) error {
 	leaf, err := x.openLeaf(process)
 	if isRemoved(err) {
@@ -32,6 +33,9 @@ func (x *hold) endBelow(ctx context.Context, process string, stop syscall.Signal
 	spared := 0
 	if h := x.handleOf(process); h != nil {
 		spared = h.PID()
+	} else if x.endless(process) {
+		return api.Errorf(api.CodeUnavailable, "nobody can tell which process %s is: there is no handle of it, and its end was not told", process).
+			WithRemedy("end it as a whole")
 	}
 	s := sparing{leaf: leaf, spared: spared}
 	if grace > 0 {

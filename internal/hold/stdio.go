@@ -44,6 +44,7 @@ func (x *keeping) newRequest(l containment.Launch, files []*os.File) (*request, 
 		return nil, err
 	}
 	if (r.launch.SpoolOut > 0 || r.launch.SpoolErr > 0) && x.facts.Spool == "" {
+		r.close()
 		return nil, api.Errorf(api.CodeUnavailable, "this service keeps no output").WithRemedy("pass descriptors instead")
 	}
 	return r, nil

@@ -129,13 +129,10 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { f.Close() })()
 	h.watchHome(fd)
-	again := time.Duration(0)
+	var again time.Duration
+	var due time.Time // when it is looked again, whatever happens meanwhile; zero: all is well
 	for buf := make([]byte, 16<<10); ctx.Err() == nil; {
-		at := time.Time{}
-		if again > 0 {
-			at = time.Now().Add(again)
-		}
-		if err := f.SetReadDeadline(at); err != nil {
+		if err := f.SetReadDeadline(due); err != nil {
 			return err
 		}
 		n, err := f.Read(buf)
@@ -155,6 +152,9 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 		h.watchHome(fd)
 		if again = min(max(2*again, tendLeast), tendMost); well {
 			again = 0
+		}
+		if due = (time.Time{}); again > 0 {
+			due = time.Now().Add(again)
 		}
 	}
 	return nil
