@@ -38,13 +38,18 @@ type clock struct {
 func (c *clock) start(now time.Duration) { c.Due, c.On = now+c.Limit, true }
 
 // sample is how far a turn's output, CPU and I/O were at a time; -1 is not
-// known.
+// known. To look takes its time, on a busy machine much: what came before At is in it
+// for sure, what came after Until is not.
 type sample struct {
 	At     time.Duration `json:"at_ns,omitempty"`
-	Output int64         `json:"output,omitempty"` // bytes
-	CPU    int64         `json:"cpu_us,omitempty"` // microseconds
-	IO     int64         `json:"io,omitempty"`     // bytes
+	Until  time.Duration `json:"until_ns,omitempty"` // 0: At
+	Output int64         `json:"output,omitempty"`   // bytes
+	CPU    int64         `json:"cpu_us,omitempty"`   // microseconds
+	IO     int64         `json:"io,omitempty"`       // bytes
 }
+
+// end is when all of it was there.
+func (s sample) end() time.Duration { return max(s.At, s.Until) }
 
 // Bounds of the clocks.
 const (
@@ -118,7 +123,7 @@ func (c *clocks) thaw(now time.Duration) {
 			k.Due += stood
 		}
 	}
-	c.Last.At += stood
+	c.Last.At, c.Last.Until = c.Last.At+stood, c.Last.end()+stood
 }
 
 // clientGone says that the client is not there.
@@ -179,11 +184,11 @@ func (c *clocks) looks() bool {
 // lookAt is when to look next: often enough that an ending for want of activity
 // is at most a quarter of the time late.
 func (c *clocks) lookAt() time.Duration {
-	return min(c.Last.At+max(c.Idle.Limit/4, leastLook), c.Idle.Due)
+	return min(c.Last.end()+max(c.Idle.Limit/4, leastLook), c.Idle.Due)
 }
 
-// looked says what was seen of what counts. Something that has moved did so at some time since
-// the last look; it counts as of now.
+// looked says what was seen of what counts. Something that has moved did so at some
+// time since the last look; it counts as of the end of this one.
 func (c *clocks) looked(s sample) {
 	if c.Frozen {
 		return
@@ -193,13 +198,13 @@ func (c *clocks) looked(s sample) {
 	}
 	was := c.Last
 	if moved(was.Output, s.Output, 0) {
-		c.active(s.At, api.ActivityOutput)
+		c.active(s.end(), api.ActivityOutput)
 	}
-	if moved(was.CPU, s.CPU, (s.At-was.At).Microseconds()/100) { // 1 % of one CPU
-		c.active(s.At, api.ActivityCPU)
+	if moved(was.CPU, s.CPU, (s.end()-was.end()).Microseconds()/100) { // 1 % of one CPU
+		c.active(s.end(), api.ActivityCPU)
 	}
 	if moved(was.IO, s.IO, 0) {
-		c.active(s.At, api.ActivityIO)
+		c.active(s.end(), api.ActivityIO)
 	}
 	c.Last = s
 }
@@ -221,7 +226,8 @@ func (c *clocks) all() []*clock {
 }
 
 // due tells which clock has run out, the first one first, and when it did. One
-// that says idle has been looked at since.
+// that says idle has been looked at since: a look that was begun before, however late
+// it ended, may have missed what came just before.
 func (c *clocks) due(now time.Duration) (name api.ClockName, at time.Duration, ok bool) {
 	if c.Frozen {
 		return "", 0, false

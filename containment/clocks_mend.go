@@ -43,7 +43,7 @@ func (c *clocks) mend(now time.Duration) (notes []string) {
 			k.Due = due
 		}
 	}
-	if c.Last.At < 0 || c.Last.At > now {
+	if c.Last.At < 0 || c.Last.At > now || c.Last.Until < 0 || c.Last.Until > now {
 		c.Last = sample{At: at, Output: -1, CPU: -1, IO: -1}
 	}
 	c.By = slices.DeleteFunc(c.By, func(a api.Activity) bool { return !slices.Contains(api.Activities(), a) })

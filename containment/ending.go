@@ -12,10 +12,10 @@ import (
 
 // Bounds of an ending's small steps; the kill itself has Config.Bound.
 const (
-	fenceSoon  = 250 * time.Millisecond // the usual answer takes 0.05 ms
-	emptySoon  = time.Millisecond
-	censusTime = time.Second
-	tidyTime   = 2 * time.Second
+	fenceSoon = 250 * time.Millisecond // the usual answer takes 0.05 ms
+	emptySoon = time.Millisecond
+	tidyTime  = 2 * time.Second
+	pauseTime = time.Second // before what cannot be looked at is looked at again
 )
 
 // note writes down that the turn is ending, so that a later service goes on.
@@ -66,7 +66,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	m.awaitJobs(t, e, r)
 	usage := make(chan api.Usage, 1)
 	go func() { usage <- h.Usage() }()
-	outside(h, r)
+	m.outsideAgain(h, r) // an earlier service may have come that far
 	r.Usage = <-usage
 	fault.Point("end.counted")
 	if killed && !t.keepsJobs() && !h.Alone() {
@@ -185,6 +185,8 @@ func (m *Manager) kill(t *turn, h Hold, r *api.Receipt) bool {
 	if empty {
 		at := k.EmptyAt.UTC()
 		r.SeenEmptyAt = &at
+	} else {
+		r.SeenEmptyAt = nil // if it was, somebody has come since
 	}
 	return empty
 }
@@ -198,9 +200,11 @@ func mechanism(was, now string) string {
 	return was
 }
 
-// outside asks the keeper what had left the turn's cgroup.
-func outside(h Hold, r *api.Receipt) {
-	ctx, cancel := context.WithTimeout(context.Background(), censusTime)
+// outside asks the keeper what had left the turn's cgroup. One that is slow is waited
+// for as long as for the end itself: with its answer come the statuses that it has not
+// told yet. One that is dead is not waited for.
+func (m *Manager) outside(h Hold, r *api.Receipt) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Bound)
 	defer cancel()
 	out, err := h.Census(ctx)
 	if err != nil {
@@ -211,10 +215,10 @@ func outside(h Hold, r *api.Receipt) {
 
 // outsideAgain asks at a later end, and keeps what was told before. The keeper
 // tells of every exit before it answers, so each status is known afterwards.
-func outsideAgain(h Hold, r *api.Receipt) {
+func (m *Manager) outsideAgain(h Hold, r *api.Receipt) {
 	before := r.Outside
 	r.Outside = []api.Outside{}
-	outside(h, r)
+	m.outside(h, r)
 	for _, o := range before {
 		same := func(n api.Outside) bool { return n.PID == o.PID && n.Cgroup == o.Cgroup }
 		if !slices.ContainsFunc(r.Outside, same) {
@@ -229,7 +233,9 @@ func release(h Hold, r *api.Receipt) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
 	defer cancel()
 	if err := h.Release(ctx); err != nil {
-		r.Notes = append(r.Notes, "release: "+err.Error())
+		if note := "release: " + err.Error(); !slices.Contains(r.Notes, note) {
+			r.Notes = append(r.Notes, note)
+		}
 		n, aerr := h.Alive()
 		return aerr == nil && n == 0
 	}
@@ -251,8 +257,8 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 	st := t.apply(ev)
 	r.State = st.state
 	t.view.Reason, t.view.Survivors = r.Reason, slices.Clone(r.Survivors)
-	if empty && t.view.Kind == api.KindJob {
-		t.jobsEnded("")
+	if t.view.Kind == api.KindJob && (empty || ev == evLost) { // nobody holds it any more
+		t.jobsEnded(r.Unconfirmed)
 	}
 	t.receipt = r
 	if ev != evBoundOut && !t.liveJobs() {
@@ -333,7 +339,7 @@ func (m *Manager) watchSurvivors(t *turn) {
 		r, _ := t.receiptNow()
 		r.Notes = slices.Clone(r.Notes)
 		if m.kill(t, h, &r) {
-			outsideAgain(h, &r)
+			m.outsideAgain(h, &r)
 			if t.keepsJobs() || release(h, &r) {
 				r.Notes = append(r.Notes, survivorsWent+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
 				m.account(t, &r, true)
@@ -373,5 +379,18 @@ func (m *Manager) waitEmpty(h Hold, d time.Duration) bool {
 		case <-ctx.Done():
 		}
 	}()
-	return h.WaitEmpty(ctx) == nil
+	return waited(ctx, h.WaitEmpty(ctx))
+}
+
+// waited tells whether a wait has seen what it waited for. Where it could not look, it
+// is not begun anew at once.
+func waited(ctx context.Context, err error) bool {
+	if err == nil {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(pauseTime):
+	}
+	return false
 }

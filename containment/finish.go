@@ -39,8 +39,8 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	m.note(t)
 	t.promoting.Wait()
 	m.thawToEnd(t, h, r)
-	t.awaitNoted() // a fence without a note is taken for an ending that spares nothing, see endIfFenced
-	if r.FencedAt = m.fence(h, tidyTime, r.Turn); r.FencedAt == nil {
+	t.awaitNoted()                                                       // a fence without a note is taken for an ending that spares nothing, see endIfFenced
+	if r.FencedAt = m.fence(h, m.cfg.Bound, r.Turn); r.FencedAt == nil { // what runs on is to have one
 		m.dropKeeper(h, r)
 	}
 	fault.Point("finish.fenced")
@@ -56,7 +56,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	}
 	r.Leftovers = left
 	m.awaitJobs(t, e, r)
-	outside(h, r)
+	m.outsideAgain(h, r)
 	r.Usage = h.Usage()
 	fault.Point("finish.counted")
 	m.keepLeftovers(t, r)
@@ -79,18 +79,31 @@ func (m *Manager) keepLeftovers(t *turn, r *api.Receipt) {
 	m.wg.Go(func() { m.watchLeftovers(t) })
 }
 
-// watchLeftovers lets go of a finished turn once its leftovers have gone.
+// watchLeftovers lets go of a finished turn once its leftovers have gone; what cannot
+// be let go of now is tried again.
 func (m *Manager) watchLeftovers(t *turn) {
-	h := t.held()
-	for h != nil && !m.waitEmpty(h, time.Minute) {
+	was, _ := t.receiptNow()
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		h := t.held()
+		for h != nil && !m.waitEmpty(h, time.Minute) {
+			if m.stopped() {
+				return
+			}
+			h = t.held() // nil: they were ended, and nobody will ever tell whether all of them
+		}
+		m.settleLeftovers(t, func(r *api.Receipt, _ Hold) bool {
+			r.Complete = was.Complete // whatever has failed since
+			return true
+		})
+		if t.held() == nil || t.keepsJobs() { // for a job, its end comes here again
+			return
+		}
 		select {
 		case <-m.stop:
 			return
-		default:
+		case <-time.After(wait):
 		}
-		h = t.held() // nil: they were ended, and nobody will ever tell whether all of them
 	}
-	m.settleLeftovers(t, func(*api.Receipt, Hold) bool { return true })
 }
 
 // endLeftovers ends what a turn that is over left running; why says why, in words.
@@ -118,7 +131,7 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 	r.Notes = slices.Clone(r.Notes)
 	empty := end(&r, h)
 	if empty {
-		outsideAgain(h, &r)
+		m.outsideAgain(h, &r)
 		r.Usage = h.Usage()
 		empty = t.keepsJobs() || release(h, &r)
 	}

@@ -25,6 +25,15 @@ func (x *memHold) Promote(ctx context.Context, process string, limits *api.Limit
 		return 0, api.Errorf(api.CodeNotFound, "nothing of %s is left", process)
 	}
 	delete(x.live, process)
+	if x.slow.promote != nil {
+		x.mu.Unlock()
+		err := x.slow.promote()
+		x.mu.Lock()
+		if err != nil {
+			x.live[process] = pid
+			return 0, err
+		}
+	}
 	x.enterJob(process, pid)
 	return 1, nil
 }

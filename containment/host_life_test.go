@@ -47,7 +47,11 @@ func (x *memHold) isFrozen() bool {
 }
 
 func (x *memHold) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (Killed, error) {
-	return Killed{}, x.EndProcess(ctx, process, stop, grace, bound)
+	if x.slow.unseen {
+		return Killed{}, nil
+	}
+	err := x.EndProcess(ctx, process, stop, grace, bound)
+	return Killed{EmptyAt: time.Now()}, err
 }
 
 func (x *memHold) Targets(ctx context.Context) ([]api.Target, error) { return nil, nil }
@@ -66,10 +70,16 @@ func (x *memHold) Usage() api.Usage {
 		<-stuck
 		x.mu.Lock()
 	}
-	if x.life.usage == (api.Usage{}) {
-		return api.NoUsage()
+	u := x.life.usage
+	if u == (api.Usage{}) {
+		u = api.NoUsage()
 	}
-	return x.life.usage
+	if x.slow.usage != nil {
+		x.mu.Unlock()
+		x.slow.usage()
+		x.mu.Lock()
+	}
+	return u
 }
 
 func (x *memHold) burn(cpu time.Duration) {

@@ -92,6 +92,7 @@ type memHold struct {
 	joinErr    error
 	gone       chan struct{} // closed when stuck survivors may go; nil: never
 	life       memLife
+	slow       memSlow
 }
 
 func (x *memHold) Facts() Facts { return x.facts }
@@ -139,6 +140,9 @@ func (x *memHold) Signal(ctx context.Context, p string, _ syscall.Signal) (api.V
 }
 
 func (x *memHold) Fence(ctx context.Context) error {
+	if err := x.slow.pass(ctx, x.slow.fence); err != nil {
+		return err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.fenceStuck && !x.keeperDead {
@@ -152,6 +156,9 @@ func (x *memHold) EndKeeper(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.keeperDead, x.fenced = true, true
+	if x.slow.endKeeper != nil {
+		x.slow.endKeeper()
+	}
 	return nil
 }
 
@@ -168,6 +175,9 @@ func (x *memHold) Members() ([]api.Member, error) {
 func (x *memHold) Alive() (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.slow.unreleased > 0 {
+		return 0, errors.New("cannot be counted")
+	}
 	return len(x.live), nil
 }
 
@@ -189,6 +199,9 @@ func (x *memHold) end(sig int) {
 		ids = append(ids, id)
 	}
 	clear(x.live)
+	if x.slow.quiet {
+		x.slow.untold, ids = append(x.slow.untold, ids...), nil
+	}
 	x.mu.Unlock()
 	for _, id := range ids {
 		x.hooks.Exit(Exit{Process: id, At: time.Now(), Status: api.Status{State: api.ProcessSignaled, SignalNumber: sig,
@@ -197,8 +210,16 @@ func (x *memHold) end(sig int) {
 }
 
 func (x *memHold) WaitEmpty(ctx context.Context) error {
+	if x.slow.waitErr != nil {
+		if err := x.slow.waitErr(); err != nil {
+			return err
+		}
+	}
 	for {
-		if n, _ := x.Alive(); n == 0 {
+		x.mu.Lock()
+		n := len(x.live)
+		x.mu.Unlock()
+		if n == 0 {
 			return nil
 		}
 		x.mu.Lock()
@@ -232,13 +253,15 @@ func (x *memHold) Kill(ctx context.Context, bound time.Duration) (Killed, error)
 		time.Sleep(bound)
 		return k, nil
 	}
+	if x.slow.hopeless {
+		return Killed{Mechanism: "memory", Hopeless: true, Unconfirmed: "its keeper was gone"}, nil
+	}
 	x.end(9)
 	k.EmptyAt = time.Now()
 	return k, nil
 }
 
-func (x *memHold) Census(ctx context.Context) ([]api.Outside, error) { return nil, nil }
-func (x *memHold) Close() error                                      { return nil }
+func (x *memHold) Close() error { return nil }
 
 func (x *memHold) Alone() bool { return true }
 
@@ -247,6 +270,9 @@ func (x *memHold) Release(ctx context.Context) error {
 	defer x.mu.Unlock()
 	if len(x.live)+len(x.jobs) > 0 {
 		return errors.New("populated")
+	}
+	if x.slow.unreleased > 0 {
+		return errors.New("not now")
 	}
 	x.released = true
 	return nil

@@ -113,7 +113,7 @@ func (t *turn) jobClocks(j *job) []api.Clock {
 	if j.Due == 0 {
 		return nil
 	}
-	left := j.Due - t.clock()
+	left := max(0, j.Due-t.clock())
 	at := time.Now().Add(left).UTC()
 	return []api.Clock{{Name: api.ClockJob, LimitMS: j.MaxMS, LeftMS: left.Milliseconds(), Running: true, DueAt: &at}}
 }

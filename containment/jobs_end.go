@@ -63,9 +63,9 @@ func (m *Manager) jobGone(h Hold, j *job, d time.Duration) bool {
 	ctx, done := m.whileOpen(ctx)
 	defer done()
 	if j.Origin == api.JobStarted {
-		return h.WaitEmpty(ctx) == nil
+		return waited(ctx, h.WaitEmpty(ctx))
 	}
-	return h.WaitJob(ctx, j.Process) == nil
+	return waited(ctx, h.WaitJob(ctx, j.Process))
 }
 
 // finishJob ends the hold of a started job of which nothing is left. An ending
@@ -121,9 +121,10 @@ func (m *Manager) closeJob(t *turn, j *job, note string) {
 	m.lastJob(t)
 }
 
-// awaitExit gives the keeper time to tell how the launch of an empty leaf ended.
+// awaitExit gives the keeper time to tell how the launch of an empty leaf ended: on a
+// busy machine it may be long in coming to it.
 func (m *Manager) awaitExit(t *turn, process string) {
-	ctx, cancel := context.WithTimeout(context.Background(), censusTime)
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Bound)
 	defer cancel()
 	_, _ = m.WaitProcess(ctx, t.id, process)
 }
@@ -151,6 +152,10 @@ func (m *Manager) StopJob(ctx context.Context, id string, c Caller, req api.Stop
 	if !ok {
 		return m.Job(ctx, id) // ended long ago, or never was
 	}
+	if !t.holds(j) {
+		return api.Job{}, api.Errorf(api.CodeUnavailable, "job %s cannot be verified, so nothing of it is signalled", id).
+			WithRemedy("see `pinfold why %s`", t.id)
+	}
 	m.endJob(t, j, req.Reason, api.Actor{UID: c.UID, PID: c.PID, Ino: c.Ino, Cgroup: c.Cgroup}, req.GraceMS)
 	select {
 	case <-j.ended:
@@ -158,6 +163,13 @@ func (m *Manager) StopJob(ctx context.Context, id string, c Caller, req api.Stop
 	case <-ctx.Done():
 		return api.Job{}, api.Errorf(api.CodeTimeout, "the ending of job %s goes on", id).WithRemedy("look at it with `pinfold jobs show %s`", id)
 	}
+}
+
+// holds tells whether a job is held, or has ended.
+func (t *turn) holds(j *job) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hold != nil || j.EndedAt != nil
 }
 
 // endJob ends a job in the background; the first reason stands.
@@ -207,7 +219,7 @@ func (m *Manager) killJob(t *turn, h Hold, j *job, end func(context.Context) (Ki
 		}
 		t.mu.Lock()
 		j.Survivors = slices.Clone(k.Survivors)
-		if err != nil {
+		if err != nil && !slices.Contains(j.Notes, "end: "+err.Error()) {
 			j.Notes = append(j.Notes, "end: "+err.Error())
 		}
 		t.mu.Unlock()
@@ -257,14 +269,14 @@ func (t *turn) disclaimJob(j *job) {
 
 // awaitEnd gives a job whose processes have gone time to be known as ended. A nil
 // job is none; in a hold of its own something else may run on.
-func (j *job) awaitEnd(ctx context.Context) {
+func (j *job) awaitEnd(ctx context.Context, bound time.Duration) {
 	if j == nil {
 		return
 	}
 	select {
 	case <-j.ended:
 	case <-ctx.Done():
-	case <-time.After(censusTime):
+	case <-time.After(bound):
 	}
 }
 

@@ -61,6 +61,14 @@ func (m *Manager) startJob(ctx context.Context, c Caller, req api.JobRequest, be
 	return m.lookJob(t, j), nil
 }
 
+// startless tells whether this is the hold of a job that was never entered: the
+// service was killed in between, and nobody was told of it.
+func (t *turn) startless() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view.Kind == api.KindJob && t.view.State == api.StateOpen && len(t.jobs) == 0 && len(t.procs) == 0
+}
+
 // giveUpJob ends the hold of a job that could not be launched.
 func (m *Manager) giveUpJob(t *turn) {
 	e := m.ownEnd(t, api.ReasonStop)
@@ -118,6 +126,7 @@ func (m *Manager) Promote(ctx context.Context, id, proc string, c Caller, req ap
 	}
 	if err != nil {
 		m.dropJob(t, j)
+		m.lastJob(t) // what was moved back may be all that the turn is held for
 		return api.Job{}, asAPI(err, api.CodeInternal, "make a job of "+proc)
 	}
 	fault.Point("promote.moved")
@@ -208,6 +217,10 @@ func (m *Manager) moveJob(ctx context.Context, t *turn, h Hold, j *job, from str
 	return h.Eject(ctx, from, j.Process, req.PID, t.view.Limits, func(s Started) error {
 		t.mu.Lock()
 		was := t.byID[from]
+		if was == nil { // its adoption was taken back meanwhile
+			t.mu.Unlock()
+			return noProcess(t.id, from)
+		}
 		p := t.newProcess(Recovered{Started: s, Argv: []string{}, Cwd: was.view.Cwd, UID: was.view.UID}, meta{Labels: req.Labels})
 		p.view.Placement = s.Placement
 		t.addProcess(p)

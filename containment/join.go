@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -174,10 +175,16 @@ func (m *Manager) rejoin(t *turn, h Hold) {
 	t.mu.Unlock()
 	for _, v := range joined {
 		verdict, err := h.Rejoin(v.ID, v.Identity)
-		if verdict == api.VerdictOwned {
+		if verdict == api.VerdictOwned && err == nil {
 			continue
 		}
 		m.log.Info("a process that had joined is not found again", "turn", t.id, "process", v.ID, "verdict", verdict, "error", err)
+		if verdict == api.VerdictOwned || verdict == api.VerdictUnverifiable { // it may be there: what cannot be known ends nothing
+			t.mu.Lock()
+			t.view.Degraded = append(t.view.Degraded, fmt.Sprintf("process %s, which had joined, cannot be verified after a restart: how it ends is not seen: %v", v.ID, err))
+			t.mu.Unlock()
+			continue
+		}
 		t.exited(Exit{Process: v.ID, At: time.Now(), Status: api.Status{State: api.ProcessLost,
 			Why: "it ended, or left the turn, while there was no service"}})
 	}

@@ -184,8 +184,9 @@ func (m *Manager) Acknowledge(ctx context.Context, id, proc string) (api.Process
 	v.Acknowledged = true
 	if t != nil {
 		t.mu.Lock()
-		p := t.byID[proc]
-		p.view.Acknowledged, p.view.Output = true, v.Output
+		if p := t.byID[proc]; p != nil {
+			p.view.Acknowledged, p.view.Output = true, v.Output
+		}
 		t.mu.Unlock()
 	}
 	if err := m.cfg.Outputs.Remove(id, proc); err != nil {

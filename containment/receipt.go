@@ -55,7 +55,7 @@ func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 		rp.Verdict, rp.EndedBy = api.VerdictOwned, "nobody"
 		rp.Evidence = append(rp.Evidence, "it is a job, held in a cgroup beside the turn's work")
 	case v.Status.State == api.ProcessRunning && empty:
-		p.end(Exit{At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody was left to see how it ended"}})
+		p.end(Exit{At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody has told how it ended"}})
 		rp.Status = p.view.Status
 		rp.EndedBy = "unknown"
 		rp.Evidence = append(rp.Evidence, seenEmpty(r.Grade))

@@ -127,7 +127,7 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 		m.readopt(t, h)
 		m.enter(t)
 		fault.Point("recover.adopted")
-		m.resume(t)
+		m.resume(t, r.Turn.State)
 		fault.Point("recover.resumed")
 		return nil
 	case DeedDiscard:
@@ -250,7 +250,13 @@ func (m *Manager) closeEnded(t *turn) bool {
 	return true
 }
 
+// enter makes a turn known, unless it is in the history by now.
 func (m *Manager) enter(t *turn) {
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if t.archived {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.add(t)
@@ -304,10 +310,12 @@ func (t *turn) passNumber(process string) {
 	}
 }
 
-// resume carries on what the earlier service had begun.
-func (m *Manager) resume(t *turn) {
+// resume carries on what the earlier service had begun, of a turn that was found in
+// a state. One that was found open may be ending by now, since its hold tells, and
+// callers ask, as soon as it is known: who began that carries it out.
+func (m *Manager) resume(t *turn, found api.State) {
 	t.mu.Lock()
-	s, e := t.view.State, t.ending
+	s, e := found, t.ending
 	left := t.receipt == nil || len(t.receipt.Leftovers) > 0 || slices.ContainsFunc(t.receipt.Processes, func(p api.ReceiptProcess) bool {
 		return p.Status.State == api.ProcessRunning // a job's end had not got into it
 	})
@@ -317,11 +325,16 @@ func (m *Manager) resume(t *turn) {
 		e = &own
 	}
 	m.resumeJobs(t)
+	if t.startless() {
+		m.giveUpJob(t)
+	}
 	switch s {
 	case api.StateOpen:
 		m.stopIfMaxed(t)
 		m.followLast(t)
-		m.resumeClocks(t)
+		if t.state() == api.StateOpen {
+			m.resumeClocks(t)
+		}
 		m.endIfFenced(t)
 	case api.StateEnding, api.StateFinishing:
 		m.wg.Go(func() { m.carryOut(t, next(api.StateOpen, asked(*e)).effect, *e) })
@@ -336,9 +349,14 @@ func (m *Manager) resume(t *turn) {
 			return
 		}
 		t.mu.Lock() // its receipt is stored
-		t.hold, t.over = nil, t.hold
+		h := t.hold
+		if h != nil { // else somebody else puts it away by now
+			t.hold, t.over = nil, h
+		}
 		t.mu.Unlock()
-		m.wg.Go(func() { m.putAway(t, true) })
+		if h != nil {
+			m.wg.Go(func() { m.putAway(t, true) })
+		}
 	}
 }
 

@@ -50,18 +50,18 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 		j = t.claimJob(proc, c)
 	}
 	k, err := h.EndLaunch(context.WithoutCancel(ctx), proc, stop, grace, m.cfg.Bound, req.DescendantsOnly)
-	if err != nil || len(k.Survivors) > 0 {
+	if err != nil || len(k.Survivors) > 0 || k.EmptyAt.IsZero() {
 		t.disclaimJob(j)
 	}
 	if err != nil {
 		return a, asAPI(err, api.CodeInternal, "end "+proc)
 	}
 	a.Ended = k.Seen
-	if len(k.Survivors) > 0 {
-		a.Complete, a.Survivors = false, k.Survivors
+	if a.Survivors = append(a.Survivors, k.Survivors...); len(k.Survivors) > 0 || k.EmptyAt.IsZero() { // not seen gone
+		a.Complete = false
 	} else if !req.DescendantsOnly {
 		m.awaitExit(t, proc)
-		j.awaitEnd(ctx)
+		j.awaitEnd(ctx, m.cfg.Bound)
 	}
 	t.mu.Lock()
 	a.Status = p.view.Status
@@ -76,7 +76,10 @@ func (m *Manager) wouldEnd(ctx context.Context, t *turn, h Hold, proc string, re
 		return a, asAPI(err, api.CodeInternal, "list "+proc)
 	}
 	t.mu.Lock()
-	pid := t.byID[proc].view.PID
+	pid := 0
+	if p := t.byID[proc]; p != nil { // else its adoption was taken back meanwhile
+		pid = p.view.PID
+	}
 	t.mu.Unlock()
 	for _, g := range all {
 		if g.Process != proc {

@@ -158,6 +158,7 @@ func (m *Manager) inspect(t *turn) {
 	s := sample{Output: -1, CPU: -1, IO: -1}
 	t.mu.Lock()
 	h, by := t.hold, t.clocks.By
+	s.At = t.clock()
 	t.mu.Unlock()
 	for _, a := range by {
 		switch {
@@ -172,7 +173,7 @@ func (m *Manager) inspect(t *turn) {
 		}
 	}
 	t.mu.Lock()
-	s.At = t.clock() // not before: what comes later is seen by the next look
+	s.Until = t.clock()
 	t.looking = false
 	t.clocks.looked(s)
 	m.noteClocks(t)
