@@ -29,6 +29,7 @@ type conn struct {
 	once   sync.Once
 
 	watched atomic.Pointer[watch] // over the request that is being answered
+	ours    atomic.Bool           // what is written is our answer to a request
 }
 
 type connKey struct{}
@@ -59,9 +60,13 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // Write marks where an answer begins, see rights. What net/http answers by
 // itself to bytes that it cannot parse is plain text; it becomes an answer
-// like all others.
+// like all others. An answer of ours is never looked at for that: a process's
+// output may begin like one of net/http's.
 func (c *conn) Write(b []byte) (int, error) {
 	c.rights.mark()
+	if c.ours.Load() {
+		return c.UnixConn.Write(b)
+	}
 	if own, ok := plainRefusal(b, c.grade()); ok {
 		if _, err := c.UnixConn.Write(own); err != nil {
 			return 0, err

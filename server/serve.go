@@ -224,6 +224,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{s: s, w: w, r: r}
 	defer c.settle()
 	if c.conn, _ = connOf(r.Context()); c.conn != nil {
+		c.conn.ours.Store(true)
 		var ctx context.Context
 		ctx, c.watch = c.conn.watch(r.Context())
 		defer c.watch.end()

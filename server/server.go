@@ -78,6 +78,7 @@ func New(cfg Config) *Server {
 		},
 		ConnState: func(c net.Conn, st http.ConnState) {
 			if c, ok := c.(*conn); ok && st == http.StateIdle {
+				c.ours.Store(false)
 				c.rights.answered()
 			}
 		},

@@ -333,3 +333,27 @@ func TestStreamsOfProcesses(t *testing.T) {
 		t.Errorf("ack with nothing: %d", code)
 	}
 }
+
+// What a process writes is its output, also where it looks like a refusal of
+// net/http's: the beginning of an answer is the service's to say.
+func TestOutputThatLooksLikeARefusal(t *testing.T) {
+	s, out := keeping(t)
+	const like = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nfoo"
+	text := strings.Repeat("x", 4096-len("10000\r\n")) + like // net/http writes 4 KiB, then the rest of a chunk at once
+	text += strings.Repeat("y", 2*chunk-len(text))
+	out.change(func() { out.text, out.closed = []byte(text), true })
+	got, _, next := readAll(t, s.client(t), client.OutputQuery{})
+	if got != text || next != int64(len(text)) {
+		t.Errorf("%d bytes of %d, the same: %v; next %d", len(got), len(text), got == text, next)
+	}
+	c := s.raw(t) // and net/http's own becomes one of ours, also after another answer
+	for _, ask := range []struct {
+		text   string
+		status int
+	}{{"GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n", 200}, {"GET /v1/host HTTP/1.1\r\n\r\n", 400}} {
+		c.send(t, ask.text)
+		if status, _ := c.answer(t); status != ask.status { // and it is JSON
+			t.Error(status)
+		}
+	}
+}
