@@ -73,6 +73,10 @@ func TestOldKernel(t *testing.T) {
 		{Name: "turns", Binary: PackageTests(t, "integration/turns"),
 			Args: []string{"-test.short", "-test.run='^Test(Strays|Beside)$/^scope$/^(setsid|double_fork|main_thread_exited|frozen|nested_PID_namespace)$'"},
 			Env:  []string{"PINFOLD_TEST_GRADE=scope", "PINFOLD_TEST_SLOW=10"}},
+		{Name: "limits", Binary: PackageTests(t, "integration/turns"), // which only a host with controllers can keep
+			Args: []string{"-test.run='^Test(OutOfMemory|JobOutOfMemory|ThrottledGateway)$'"},
+			Env:  []string{"PINFOLD_TEST_GRADE=scope", "PINFOLD_TEST_SLOW=2"}},
+		{Name: "hold", Binary: PackageTests(t, "internal/hold"), Args: []string{"-test.run='^TestJobOutOfMemory$'"}},
 	})
 }
 
