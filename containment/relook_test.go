@@ -20,7 +20,11 @@ func TestUnverifiedIsLookedAtAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		spare := true
-		s.cfg.Spare = func() (func(), bool) { return func() {}, spare }
+		s.cfg.Spare = func() (func(), bool) {
+			s.host.mu.Lock()
+			defer s.host.mu.Unlock()
+			return func() {}, spare
+		}
 		s.stop()
 		s.host.mu.Lock()
 		s.host.recover = false
