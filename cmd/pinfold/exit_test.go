@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"pinfold.dev/api"
 )
@@ -101,6 +102,34 @@ func TestComplain(t *testing.T) {
 		(&app{stderr: &told}).complain(err)
 		if told.String() != want {
 			t.Errorf("complain(%v) wrote %q, want %q", err, told.String(), want)
+		}
+	}
+}
+
+// What is told when the time of a wait is over: no end was seen. That something
+// still runs nobody has looked at then, and a service that is away is told.
+func TestWaitFailed(t *testing.T) {
+	over, cancel := context.WithTimeoutCause(context.Background(), 1, errWaitTimeout)
+	defer cancel()
+	<-over.Done()
+	a := &app{}
+	for _, x := range []struct {
+		err  error
+		code int
+		told string
+	}{
+		{&exitError{exitService, fmt.Errorf("GET: %w", context.DeadlineExceeded)}, exitTimeout, "no end was seen within 3s\n"},
+		{api.Errorf(api.CodeTimeout, "still running"), exitTimeout, "no end was seen within 3s\n"},
+		{&exitError{exitService, api.Errorf(api.CodeUnavailable, "nobody listens")}, exitTimeout, "no end was seen within 3s: nobody listens\n"},
+		{api.Errorf(api.CodeNotFound, "no turn"), exitNotFound, "no turn\n"},
+	} {
+		var told strings.Builder
+		a.stderr = &told
+		if got := a.exitCode(waitFailed(over, 3*time.Second, x.err)); got != x.code || !strings.HasPrefix(told.String(), "pinfold: "+x.told) {
+			t.Errorf("%v: exits with %d, told %q", x.err, got, told.String())
+		}
+		if err := waitFailed(context.Background(), 3*time.Second, x.err); err != x.err {
+			t.Errorf("%v before its time: %v", x.err, err)
 		}
 	}
 }

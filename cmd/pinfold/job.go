@@ -214,24 +214,47 @@ func (a *app) jobWaitCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait JOB",
 		Short: "Wait until a job has ended, and exit with its status",
-		Args:  exactArgs(1),
+		Long: `Wait until nothing of a job runs any more, also while the service is started
+again, print the job, and exit as the process did that was started.
+
+Exit status: the process's own code, 128+n when signal n ended it, 125 when nobody
+knows its status, or Pinfold could not tell it; 124 when --timeout ran out before an
+end was seen; others as in "pinfold help exit-codes".`,
+		Args: exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			var d time.Duration
-			if timeout != "" {
-				var err error
-				if d, err = parseDuration(timeout); err != nil {
-					return usageError(c, "--timeout: %v", err)
-				}
+			ctx := c.Context()
+			d, err := parseDuration(cmp.Or(timeout, "0"))
+			if err != nil {
+				return usageError(c, "--timeout: %v", err)
 			}
-			j, err := a.client().WaitJob(c.Context(), args[0], d)
-			if err := a.printJob(j, err); err != nil {
-				return err
+			if d > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, d, errWaitTimeout)
+				defer cancel()
 			}
-			return status(j.Status.ShellCode())
+			return a.waitJob(ctx, args[0], d)
 		},
 	}
-	c.Flags().StringVar(&timeout, "timeout", "", "give up after this long")
+	c.Flags().StringVar(&timeout, "timeout", "", "give up after this long (exit status 124)")
 	return c
+}
+
+func (a *app) waitJob(ctx context.Context, id string, timeout time.Duration) error {
+	cl := a.client()
+	j, err := cl.Job(ctx, id)
+	if err == nil {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			j, err = cl.WaitJob(ctx, id, 0)
+			return err
+		})
+	}
+	if err != nil {
+		return waitFailed(ctx, timeout, err)
+	}
+	if err := a.printJob(j, nil); err != nil {
+		return err
+	}
+	return exitWith("job "+j.ID, j.Status)
 }
 
 func (a *app) jobStopCmd() *cobra.Command {

@@ -21,8 +21,8 @@ the turn has ended.
 
 Exit status: of a process, its own code, 128+n when signal n ended it, 125 when
 nobody knows its status, or Pinfold could not tell it. Of a turn: 0 finished;
-1 abandoned or lost; others as in "pinfold help exit-codes". 124 when --timeout
-ran out.`,
+1 abandoned, unkillable or lost; others as in "pinfold help exit-codes". 124 when
+--timeout ran out before an end was seen.`,
 		Example: `  pinfold wait k3v9 p1
   pinfold wait --timeout 30s k3v9`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -35,16 +35,10 @@ ran out.`,
 				ctx, cancel = context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 				defer cancel()
 			}
-			var err error
 			if len(args) == 2 {
-				err = a.waitProcess(ctx, args[0], args[1])
-			} else {
-				err = a.waitTurn(ctx, args[0])
+				return a.waitProcess(ctx, args[0], args[1], timeout)
 			}
-			if errors.Is(context.Cause(ctx), errWaitTimeout) {
-				return &exitError{exitTimeout, fmt.Errorf("still running after %s", timeout)}
-			}
-			return err
+			return a.waitTurn(ctx, args[0], timeout)
 		},
 	}
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (exit status 124)")
@@ -53,7 +47,7 @@ ran out.`,
 
 var errWaitTimeout = errors.New("wait timed out")
 
-func (a *app) waitProcess(ctx context.Context, turn, proc string) error {
+func (a *app) waitProcess(ctx context.Context, turn, proc string, timeout time.Duration) error {
 	var p api.Process
 	cl := a.client()
 	// Patience is for a service that goes away while we wait, not for none.
@@ -65,7 +59,7 @@ func (a *app) waitProcess(ctx context.Context, turn, proc string) error {
 		})
 	}
 	if err != nil {
-		return &exitError{exitService, err}
+		return waitFailed(ctx, timeout, &exitError{exitService, err})
 	}
 	if a.asJSON {
 		if err := writeJSON(a.stdout, p); err != nil {
@@ -75,19 +69,39 @@ func (a *app) waitProcess(ctx context.Context, turn, proc string) error {
 	return exitAs(p)
 }
 
-// exitAs exits as the process did. A status that nobody saw is no code: it is
-// told as Pinfold's failure.
-func exitAs(p api.Process) error {
-	switch p.Status.State {
-	case api.ProcessExited, api.ProcessSignaled, api.ProcessOOM:
-		return status(p.Status.ShellCode())
-	case api.ProcessLost:
-		return &exitError{exitService, fmt.Errorf("process %s ended, and nobody saw its status: %s", p.ID, p.Status.Why)}
+// waitFailed is err, or that the time was over. All that is known then is that no
+// end was seen; where the service was away, that is told as well.
+func waitFailed(ctx context.Context, timeout time.Duration, err error) error {
+	if !errors.Is(context.Cause(ctx), errWaitTimeout) {
+		return err
 	}
-	return &exitError{exitService, fmt.Errorf("process %s: the service says %q", p.ID, p.Status.State)}
+	var e *api.Error
+	if !errors.As(err, &e) || e.Code == api.CodeTimeout {
+		return api.Errorf(api.CodeTimeout, "no end was seen within %s", timeout).
+			WithRemedy("wait again, or for longer: what runs goes on")
+	}
+	if e.Code != api.CodeUnavailable {
+		return err
+	}
+	return &exitError{exitTimeout, fmt.Errorf("no end was seen within %s: %w", timeout, err)}
 }
 
-func (a *app) waitTurn(ctx context.Context, turn string) error {
+// exitAs exits as the process did.
+func exitAs(p api.Process) error { return exitWith("process "+p.ID, p.Status) }
+
+// exitWith exits as a status says. One that nobody saw is no code: it is told as
+// Pinfold's failure.
+func exitWith(what string, s api.Status) error {
+	switch s.State {
+	case api.ProcessExited, api.ProcessSignaled, api.ProcessOOM:
+		return status(s.ShellCode())
+	case api.ProcessLost:
+		return &exitError{exitService, fmt.Errorf("%s ended, and nobody saw its status: %s", what, s.Why)}
+	}
+	return &exitError{exitService, fmt.Errorf("%s: the service says %q", what, s.State)}
+}
+
+func (a *app) waitTurn(ctx context.Context, turn string, timeout time.Duration) error {
 	cl := a.client()
 	t, err := cl.Turn(ctx, turn)
 	if err == nil {
@@ -97,7 +111,7 @@ func (a *app) waitTurn(ctx context.Context, turn string) error {
 		})
 	}
 	if err != nil {
-		return err
+		return waitFailed(ctx, timeout, err)
 	}
 	if err := a.print(t, func(style) string { return string(t.State) + "\n" }); err != nil {
 		return err
