@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"pinfold.dev/api"
 	"pinfold.dev/containment"
@@ -51,4 +53,16 @@ func (m *memory) Thaw(_ context.Context, id string, _ containment.Caller, _ api.
 	}
 	m.change(id, func(t *api.Turn) { t.Frozen = false })
 	return m.get(id)
+}
+
+func (m *memory) AbandonMany(ctx context.Context, c containment.Caller, owner *uint32, req api.AbandonManyRequest) (api.AbandonManyAnswer, error) {
+	a := api.AbandonManyAnswer{Receipts: []api.Receipt{}, Refused: []api.RefusedEnd{}, Grade: m.Grade()}
+	turns, err := m.Turns(ctx, containment.TurnFilter{Owner: owner, Session: req.Session})
+	for _, t := range turns {
+		if len(req.Turns) == 0 || slices.Contains(req.Turns, t.ID) {
+			r, rerr := m.Abandon(ctx, t.ID, c, api.AbandonRequest{Reason: req.Reason})
+			a.Receipts, err = append(a.Receipts, r), errors.Join(err, rerr)
+		}
+	}
+	return a, err
 }

@@ -33,6 +33,7 @@ func launch(ctx context.Context, c *call, req api.LaunchRequest) (api.Process, e
 	if err != nil || !stay {
 		return p, err
 	}
+	c.settle() // what was large is over, the process may take its time
 	c.proc = p.ID
 	ended, err := waitProcess(ctx, c)
 	if err != nil {

@@ -60,7 +60,7 @@ func routes() []route {
 		{get, turn + "/why", actRead, nil, true, reads(why)},
 		{post, proc + "/end", actSignal, nil, false, takes(endProcess)},
 		{post, proc + "/promote", actEnd, nil, false, takes(promote)},
-		{post, "/v1/abandon", actBegin, nil, true, takes(abandonMany)},
+		{post, "/v1/abandon", actBegin, nil, false, takes(abandonMany)}, // asks for leave by itself
 		{get, "/v1/records", actList, nil, true, reads(records)},
 		{post, "/v1/gc", actList, nil, true, takes(gc)},
 		{get, "/v1/quiet", actList, []string{"path"}, true, reads(quiet)},

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +79,72 @@ func TestLaunchAndWaitEndsFirst(t *testing.T) {
 	status, body = s.ask(t, "POST", "/v1/turns/two/processes?wait=true", `{"argv":["a"]}`)
 	if v := process(t, body); status != http.StatusCreated || v.ID != "p2" || v.Status.State != api.ProcessRunning {
 		t.Errorf("of a service that stops: %d %s", status, body)
+	}
+}
+
+// Large requests are few at a time while they are large: one that waits for its
+// process is not any more, and keeps nobody from listing turns or from launching.
+func TestWaitingIsNoLargeRequest(t *testing.T) {
+	s := start(t, Config{BodyTimeout: 5 * time.Second})
+	s.engine.add("one", uint32(os.Getuid()))
+	large := launchText(`{"argv":["` + strings.Repeat("x", smallBody) + `"]}`)
+	large = strings.Replace(large, "/processes", "/processes?wait=true", 1)
+	for range maxHeavy {
+		s.raw(t).send(t, large)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		s.engine.mu.Lock()
+		n := len(s.engine.callers)
+		s.engine.mu.Unlock()
+		if n == maxHeavy {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d were launched", n)
+		}
+	}
+	if _, err := s.client(t).Turns(within(t), false, ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// However many wait for an ending, the next one begins at once.
+func TestEndingsDoNotWaitForEndings(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.slow = time.Hour
+	state := func(id string) api.State {
+		v, err := s.engine.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.State
+	}
+	answers := make(chan error)
+	for i := range maxHeavy + 2 {
+		id := fmt.Sprintf("t%d", i)
+		s.engine.add(id, uint32(os.Getuid()))
+		s.engine.change(id, func(t *api.Turn) { t.Session = id })
+		req := api.AbandonManyRequest{Session: id}
+		if i%2 == 1 {
+			req = api.AbandonManyRequest{Turns: []string{id}}
+		}
+		c := s.client(t)
+		go func() {
+			_, err := c.AbandonMany(context.Background(), req)
+			answers <- err
+		}()
+		for end := time.Now().Add(time.Minute); state(id) == api.StateOpen; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d wait for the endings of others, and %s goes on", i, id)
+			}
+		}
+	}
+	for i := range maxHeavy + 2 {
+		s.engine.change(fmt.Sprintf("t%d", i), func(t *api.Turn) { t.State = api.StateAbandoned })
+	}
+	for range maxHeavy + 2 {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
 	}
 }

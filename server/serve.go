@@ -198,7 +198,7 @@ func (c *call) body() ([]byte, error) {
 	return b, rc.SetReadDeadline(time.Time{})
 }
 
-// lift waits for leave to use much memory; settle gives it back.
+// lift waits for leave to use much memory; settle gives it back, once.
 func (c *call) lift() error {
 	if c.heavy {
 		return nil
@@ -214,6 +214,7 @@ func (c *call) lift() error {
 
 func (c *call) settle() {
 	if c.heavy {
+		c.heavy = false
 		c.conn.share.done()
 	}
 }

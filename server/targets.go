@@ -18,9 +18,23 @@ func endProcess(ctx context.Context, c *call, req api.EndProcessRequest) (api.En
 	return c.s.cfg.Engine.EndProcess(ctx, c.turn, c.proc, c.caller(), req)
 }
 
-// abandonMany ends the turns that the request names.
+// fewTurns is how many a request may name whose answer is not long at once: turns
+// that are over need no ending, and have receipts all the same.
+const fewTurns = 16
+
+// abandonMany ends the turns that the request names. No ending waits for those of
+// other requests: leave for a long answer is asked for when there is one.
 func abandonMany(ctx context.Context, c *call, req api.AbandonManyRequest) (api.AbandonManyAnswer, error) {
-	return c.s.cfg.Engine.AbandonMany(ctx, c.caller(), c.seen(), req)
+	if req.DryRun || len(req.Turns) > fewTurns {
+		if err := c.lift(); err != nil {
+			return api.AbandonManyAnswer{}, err
+		}
+	}
+	a, err := c.s.cfg.Engine.AbandonMany(ctx, c.caller(), c.seen(), req)
+	if err == nil {
+		_ = c.lift() // what was done is told in any case
+	}
+	return a, err
 }
 
 // quiet tells who uses a directory.
