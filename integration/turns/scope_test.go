@@ -193,3 +193,22 @@ func TestHandedToSystemd(t *testing.T) {
 		stopped(t, heart(f[0]))
 	})
 }
+
+// Clients that go away as soon as they have asked for a turn say nothing of the
+// service manager: everybody else's turns are held as well as before.
+func TestHastyClientsCostNobodyTheGrade(t *testing.T) {
+	atScope(t, func(t *testing.T, s *service) {
+		for i := range 30 {
+			h := s.hostile(t)
+			h.send(request("POST", "/v1/turns", "{}"))
+			time.Sleep(time.Duration(i%10) * 500 * time.Microsecond) // somewhere in the begin
+			h.Close()
+			x := s.begin(t, api.BeginRequest{})
+			if x.Grade != api.GradeScope {
+				t.Errorf("a turn is held at grade %s: %q", x.Grade, x.Degraded)
+			}
+			x.abandon(0)
+		}
+		s.endTurns()
+	})
+}
