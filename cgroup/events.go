@@ -108,6 +108,7 @@ func (d *Dir) Empty(ctx context.Context) error {
 // How awaitEmpty looks. The kernel sends at most one notification in 10 ms for
 // each file, so a short wait is a matter of looking again; and one can be
 // missed when the cgroup is removed at once, so a long one looks again as well.
+// Without a descriptor to look through, or to wait by, it is tried again.
 const (
 	lookFor   = 20 * time.Millisecond // then wait for notifications
 	lookFirst = 20 * time.Microsecond
@@ -121,18 +122,28 @@ const (
 func (d *Dir) awaitEmpty(ctx context.Context, end time.Time) error {
 	for start := time.Now(); ; {
 		populated, err := d.Populated()
-		if err != nil || !populated {
+		if !short(err) && (err != nil || !populated) {
 			return err
 		}
 		if err := over(ctx, end); err != nil {
 			return err
 		}
-		waited := time.Since(start)
+		pause, waited := lookLast, time.Since(start)
 		if waited >= lookFor {
-			return d.watchEmpty(ctx, end, start)
+			if err := d.watchEmpty(ctx, end, start); !short(err) {
+				return err
+			}
+			pause = pollFirst
 		}
-		sys.Nanosleep(int64(bounded(waited/8, lookFirst, lookLast)))
+		sys.Nanosleep(int64(bounded(waited/8, lookFirst, pause)))
 	}
+}
+
+// short tells of an error that comes of what may be there again in a moment:
+// descriptors, memory, watches.
+func short(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, os.ErrNoDeadline)
 }
 
 // watchEmpty is awaitEmpty for the long wait, by notification (POLLPRI). It has

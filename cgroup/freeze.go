@@ -55,11 +55,38 @@ const stillFor = 100 * time.Millisecond
 // does not insist: a kernel before 5.2 freezes nothing, and a process in
 // uninterruptible sleep not yet. One that was frozen before stays so.
 func (d *Dir) Still(ctx context.Context) (thaw func()) {
-	if asked, err := d.FreezeAsked(); err != nil || asked || d.Freeze(true) != nil {
+	asked, err := d.FreezeAsked()
+	if err != nil || asked || d.refuse(listing{}) != nil {
+		return func() {}
+	}
+	freezer, err := d.openFreezer()
+	if err != nil {
+		return func() {}
+	}
+	// Through the same descriptor: to thaw, none must be wanted.
+	ask := func(data string) error {
+		return freezer.Use(func(fd int) error { return sys.Write(fd, []byte(data)) })
+	}
+	if ask("1") != nil {
+		_ = freezer.Close()
 		return func() {}
 	}
 	ctx, cancel := context.WithTimeout(ctx, stillFor)
 	defer cancel()
 	_ = d.AwaitFrozen(ctx)
-	return func() { _ = d.Freeze(false) }
+	return func() {
+		_ = ask("0")
+		_ = freezer.Close()
+	}
+}
+
+func (d *Dir) openFreezer() (freezer *sys.FD, err error) {
+	err = d.fd.Use(func(fd int) error {
+		n, err := sys.Openat(fd, "cgroup.freeze", sys.OWronly)
+		if err == nil {
+			freezer = sys.NewFD(n, "cgroup.freeze")
+		}
+		return err
+	})
+	return freezer, err
 }

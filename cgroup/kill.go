@@ -66,12 +66,17 @@ type killing struct {
 // A cgroup that was killed must not be launched into again: from Linux 6.14, and
 // stable kernels of February 2025 on, what is cloned into it dies at birth.
 func (d *Dir) Kill(ctx context.Context, bound time.Duration) (Killed, error) {
+	end := time.Now().Add(bound)
 	l, listErr := d.list("cgroup.procs")
-	if err := d.refuse(l); err != nil {
-		return Killed{}, err
+	for err := d.refuse(l); err != nil; err = d.refuse(l) {
+		if !short(err) || over(ctx, end) != nil {
+			return Killed{}, err
+		}
+		sys.Nanosleep(int64(pollFirst))
+		l, listErr = d.list("cgroup.procs")
 	}
 	now := time.Now()
-	k := &killing{dir: d, end: now.Add(bound)}
+	k := &killing{dir: d, end: end}
 	k.Mechanism, k.Seen, k.KilledAt = byKill, len(l.pids)+l.hidden, now
 	if listErr != nil { // too many descriptors, say: one write may do all the same
 		k.note("%v", listErr)
@@ -116,13 +121,17 @@ func (k *killing) run(ctx context.Context) error {
 
 // killAll writes cgroup.kill (Linux 5.14). Where that is refused, the reason is
 // noted and it is not tried again: ENOENT before 5.14, EACCES or EROFS without
-// the right, EOPNOTSUPP in a threaded cgroup.
+// the right, EOPNOTSUPP in a threaded cgroup. A want of descriptors may pass.
 func (k *killing) killAll() {
 	if k.refuse != nil {
 		return
 	}
 	err := k.dir.write("cgroup.kill", "1")
 	if err == nil || (removed(err) && k.isRemoved()) {
+		return
+	}
+	if short(err) {
+		k.note("cgroup.kill could not be used for a time: %v", err)
 		return
 	}
 	k.refuse = err

@@ -22,19 +22,21 @@ import (
 )
 
 var suite = systest.New(map[string]systest.Helper{
-	"leaderless":      leaderless,
-	"thread-mover":    threadMover,
-	"daemonise":       daemonise,
-	"storm":           storm,
-	"zombie-parent":   zombieParent,
-	"old":             oldKernel,
-	"no-kill":         noKillFile,
-	"own":             killOwn,
-	"frozen-disk":     frozenDisk,
-	"as-owner":        asOwner,
-	"few-descriptors": fewDescriptors,
-	"old-move":        oldMove,
-	"move-own":        moveOwn,
+	"leaderless":           leaderless,
+	"thread-mover":         threadMover,
+	"daemonise":            daemonise,
+	"storm":                storm,
+	"zombie-parent":        zombieParent,
+	"old":                  oldKernel,
+	"no-kill":              noKillFile,
+	"own":                  killOwn,
+	"frozen-disk":          frozenDisk,
+	"as-owner":             asOwner,
+	"few-descriptors":      fewDescriptors,
+	"no-descriptors":       noDescriptors,
+	"still-no-descriptors": stillNoDescriptors,
+	"old-move":             oldMove,
+	"move-own":             moveOwn,
 })
 
 func TestMain(m *testing.M) {
