@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -268,5 +269,36 @@ func TestDialIsASeam(t *testing.T) {
 	}
 	if _, err := c.Launch(within(t), "one", api.LaunchRequest{}, os.Stdin); !errors.Is(err, api.ErrBadRequest) {
 		t.Errorf("files over a pipe: %v", err)
+	}
+}
+
+// An answer may be closed by another goroutine than the one that reads it, also
+// just as it ends.
+func TestAnswersAreClosedWhileTheyAreRead(t *testing.T) {
+	path := listen(t, func(c net.Conn) {
+		for in := bufio.NewReader(c); ; {
+			if _, err := http.ReadRequest(in); err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"turn\":\"t\"}\n")
+			time.Sleep(time.Millisecond)
+			_, _ = io.WriteString(c, "{}\n")
+		}
+	})
+	c := &Client{Socket: path}
+	defer c.Close()
+	for range 20 {
+		h, err := c.Hold(within(t), "t", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = io.Copy(io.Discard, h.in)
+		}()
+		time.Sleep(time.Millisecond)
+		h.Close()
+		<-done
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -68,15 +70,26 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// exchange sends a request and reads the head of its answer. A service that has
+// closed its end before it had the whole request may have answered before that.
 func (k *kept) exchange(r *http.Request) (*http.Response, error) {
 	out := bufio.NewWriterSize(k.conn, 16<<10)
-	if err := r.Write(out); err != nil {
-		return nil, err
+	err := r.Write(out)
+	sent := out.Flush() // also the writer's own error, which net/http wraps in one that hides it
+	if errors.Is(sent, syscall.EPIPE) || errors.Is(sent, syscall.ECONNRESET) {
+		if resp, rerr := k.head(r); rerr == nil {
+			resp.Close = true
+			return resp, nil
+		}
 	}
-	if err := out.Flush(); err != nil {
+	if err = cmp.Or(err, sent); err != nil {
 		return nil, err
 	}
 	fault.Point("request.sent")
+	return k.head(r)
+}
+
+func (k *kept) head(r *http.Request) (*http.Response, error) {
 	for {
 		resp, err := http.ReadResponse(k.in, r)
 		if err != nil || resp.StatusCode >= 200 {
@@ -86,20 +99,19 @@ func (k *kept) exchange(r *http.Request) (*http.Response, error) {
 }
 
 // body is an answer's. Read to its end it gives the connection back; closed
-// before it closes that too.
+// before it closes that too. One may close it while another reads.
 type body struct {
 	io.ReadCloser
 	t     *transport
 	k     *kept
 	stop  func() bool
 	again bool
-	done  bool
+	done  atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF && !b.done {
-		b.done = true
+	if err == io.EOF && b.done.CompareAndSwap(false, true) {
 		if b.stop() && b.again {
 			b.t.put(b.k)
 		} else {
@@ -110,10 +122,9 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) Close() error {
-	if b.done {
+	if !b.done.CompareAndSwap(false, true) {
 		return nil
 	}
-	b.done = true
 	b.stop()
 	return b.k.conn.Close()
 }

@@ -357,3 +357,21 @@ func TestOutputThatLooksLikeARefusal(t *testing.T) {
 		}
 	}
 }
+
+// An answer that comes before all of a large request was sent is told, not that
+// the connection was lost.
+func TestEarlyAnswerToALargeRequest(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	c := s.client(t)
+	large := strings.Repeat("x", 2*maxBody)
+	if _, err := c.WriteStdin(t.Context(), "one", "p1", strings.NewReader(large), true); !errors.Is(err, api.ErrStdinClosed) {
+		t.Errorf("stdin: %v", err)
+	}
+	if _, err := c.Begin(t.Context(), api.BeginRequest{Label: large}); codeOfError(err) != api.CodeTooLarge {
+		t.Errorf("begin: %v", err)
+	}
+	if _, err := c.Host(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
