@@ -18,6 +18,7 @@ const (
 	censusBound = 200 * time.Millisecond // that a census may wait for the dying
 	censusMost  = 8192                   // processes that one look visits
 	exiting     = 0x4                    // PF_EXITING of include/linux/sched.h
+	fileBytes   = 4 << 10                // of memory, to read a file of /proc
 )
 
 var errNoProc = errors.New("/proc is not that of the keeper's PID namespace")
@@ -68,7 +69,7 @@ func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 		return nil, false, errNoProc
 	}
 	self := os.Getpid()
-	first, err := childrenOf(self)
+	first, err := k.childrenOf(self)
 	if err != nil {
 		return nil, false, err
 	}
@@ -87,7 +88,7 @@ func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 		if !inside && m != nil {
 			out = append(out, *m)
 		}
-		below, _ := childrenOf(l.pid) // it may have ended
+		below, _ := k.childrenOf(l.pid) // it may have ended
 		for _, pid := range below {
 			queue = append(queue, link{l.pid, pid})
 		}
@@ -103,9 +104,15 @@ func childless() bool {
 }
 
 // look sees what a descendant is. It is ending when it is a zombie of ours, is
-// exiting, or is not any more whose child it was read to be.
+// exiting, has ended meanwhile, or is not any more whose child it was read to be.
 func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
-	b, err := sys.ProcFile(pid, "stat")
+	k.garbage.did(3 * fileBytes)
+	dir, err := sys.Openat(sys.AtFDCWD, "/proc/"+strconv.Itoa(pid), sys.OPath|sys.ODirectory)
+	if err != nil {
+		return nil, false, true
+	}
+	defer func() { _ = sys.Close(dir) }() // until then it is the same process, or none
+	b, err := sys.ReadFileAt(dir, "stat")
 	if err != nil {
 		return nil, false, true
 	}
@@ -120,8 +127,10 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 		return &wire.Member{PID: pid, Comm: st.Comm}, false, true
 	}
 	cgroup := ""
-	if b, err := sys.ProcFile(pid, "cgroup"); err == nil {
+	if b, err := sys.ReadFileAt(dir, "cgroup"); err == nil {
 		cgroup, _ = sys.ParseCgroup(b)
+	} else if !k.work.isBare() { // where it is decides what it is
+		return nil, false, true
 	}
 	if k.work != nil && k.work.inside(cgroup) {
 		return nil, true, false
@@ -152,7 +161,8 @@ func statField(b []byte, field int) uint64 {
 
 // childrenOf lists a process's children: those of each of its threads, which
 // needs CONFIG_PROC_CHILDREN.
-func childrenOf(pid int) ([]int, error) {
+func (k *keeper) childrenOf(pid int) ([]int, error) {
+	k.garbage.did(fileBytes)
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
 	names, err := readDir(dir)
 	if err != nil {
@@ -171,6 +181,7 @@ func childrenOf(pid int) ([]int, error) {
 		if err != nil {
 			return all, err
 		}
+		k.garbage.did(len(b) + len(list)<<3 + fileBytes)
 		all = append(all, list...)
 	}
 	return all, nil

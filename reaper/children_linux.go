@@ -86,11 +86,12 @@ func (k *keeper) deserted() bool {
 		return false
 	}
 	self := syscall.Getpid()
-	before, err := childrenOf(self)
+	before, err := k.childrenOf(self)
 	if err != nil || len(before) == 0 {
 		return false
 	}
 	for _, pid := range before {
+		k.garbage.did(2 * fileBytes)
 		b, err := sys.ProcFile(pid, "stat")
 		if err != nil {
 			return false
@@ -100,7 +101,7 @@ func (k *keeper) deserted() bool {
 			return false
 		}
 	}
-	after, err := childrenOf(self)
+	after, err := k.childrenOf(self)
 	return err == nil && slices.Equal(before, after)
 }
 
@@ -154,17 +155,19 @@ func (k *keeper) signalChildren(sig syscall.Signal, told *wire.Ended) (round boo
 // number whether it is one.
 func (k *keeper) children() (pids []int, round bool, err error) {
 	if k.proc {
-		if pids, err = childrenOf(syscall.Getpid()); err == nil {
+		if pids, err = k.childrenOf(syscall.Getpid()); err == nil {
 			return pids, true, nil
 		}
 	}
-	end := min(k.scan+scanStep, pidMax())
+	most := pidMax()
+	k.garbage.did(fileBytes)
+	end := min(k.scan+scanStep, most)
 	for pid := max(k.scan, 2); pid < end; pid++ {
 		if isChild(pid) {
 			pids = append(pids, pid)
 		}
 	}
-	if k.scan = end; end == pidMax() {
+	if k.scan = end; end == most {
 		k.scan = 0
 	}
 	return pids, k.scan == 0, nil

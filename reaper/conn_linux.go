@@ -129,6 +129,7 @@ func (k *keeper) send(c *conn, m wire.Message, fds []int) {
 		c.close(k)
 		return
 	}
+	k.garbage.did(len(bytes))
 	if len(c.out) == 0 {
 		n, err := wire.FD(c.fd).WriteMsg(bytes, fds)
 		if err != nil && !errors.Is(err, syscall.EAGAIN) {

@@ -25,7 +25,7 @@ const (
 	garbagePause = 1000    // ms without anything happening
 )
 
-// did notes that a frame of so many bytes, or a child, was handled.
+// did notes that a child, a frame or something else of so many bytes was handled.
 func (g *garbage) did(bytes int) {
 	if g.work += 1 + bytes>>12; g.work < g.next {
 		return

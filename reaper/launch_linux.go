@@ -16,6 +16,8 @@ import (
 const (
 	endedKept = 512 << 10 // bytes of ended launches that are listed in hello
 	argvKept  = 4 << 10   // bytes of a launch's argv that are remembered and journalled
+
+	recordMost = wire.MaxLine - 64<<10 // bytes of a launch's other words, as they are journalled
 )
 
 // process is a launch: first undecided (child is set), then started.
@@ -25,6 +27,7 @@ type process struct {
 	pidfd   int // -1 once it has ended
 	child   *spawn.Child
 	ended   *sys.Child // reaped before it was decided
+	owed    bool       // the journal has not its exit
 	io      stdio
 	asked   question
 	key     string     // of the launch, or empty
@@ -94,6 +97,8 @@ func (k *keeper) admit(l *wire.Launch, fds int) *wire.Error {
 		return refusal(wire.ErrUsed, "process id is used already: "+l.Process)
 	case len(l.Argv) == 0:
 		return refusal(wire.ErrProtocol, "empty argv")
+	case recordSize(l) > recordMost:
+		return refusal(wire.ErrProtocol, "more than "+itoa(recordMost)+" bytes are to be recorded of the launch (labels, cwd)")
 	}
 	for _, fd := range []int{l.Stdin, l.Stdout, l.Stderr} {
 		if fd < -1 || fd >= fds {
@@ -110,6 +115,16 @@ func (k *keeper) admit(l *wire.Launch, fds int) *wire.Error {
 		return refusal(wire.ErrFrozen, "the turn's cgroup is frozen")
 	}
 	return nil
+}
+
+// recordSize is about how long a launch's lines in the journal are, but for what is
+// bounded anyway.
+func recordSize(l *wire.Launch) int {
+	if len(l.Meta)+len(l.Cwd) < recordMost/8 { // a byte is six at most
+		return 0
+	}
+	e := wire.Entry{Started: &wire.Started{Cwd: l.Cwd, Meta: l.Meta}}
+	return len(e.Append(nil))
 }
 
 // validName tells whether an id may be a leaf's name: no cgroup file has a name
@@ -389,7 +404,7 @@ func (k *keeper) end(p *process, c *sys.Child) {
 	}
 	k.settleStdio(p)
 	fault.Point("streams.settled")
-	k.journal.write(wire.Entry{Fact: wire.FactExit, Process: p.started.Process, Exit: p.exit})
+	k.writeExit(p)
 	fault.Point("exit.written")
 	k.announce(wire.Message{Event: wire.EventExit, Exit: p.exit}, -1, nil)
 	fault.Point("exit.told")
@@ -415,14 +430,26 @@ func (k *keeper) announce(m wire.Message, fd int, except *conn) {
 	}
 }
 
+// writeExit tells whether the journal has it now.
+func (k *keeper) writeExit(p *process) bool {
+	p.owed = !k.journal.write(wire.Entry{Fact: wire.FactExit, Process: p.started.Process, Exit: p.exit})
+	return !p.owed
+}
+
 // forget drops the oldest ended launches when too many are remembered: a
-// quarter of them, so that it is seldom done.
+// quarter of them, so that it is seldom done. An exit that the journal has not is
+// tried again first; on a full disk nothing is launched, so those are not many.
 func (k *keeper) forget() {
 	if k.ended <= endedKept {
 		return
 	}
+	full := false
 	k.order = slices.DeleteFunc(k.order, func(p *process) bool {
-		if p.exit == nil || p.io.busy() || k.ended <= endedKept*3/4 {
+		if p.exit == nil || p.io.busy() || k.ended <= endedKept*3/4 || p.owed && full {
+			return false
+		}
+		if p.owed && !k.writeExit(p) {
+			full = true
 			return false
 		}
 		k.ended -= p.size()

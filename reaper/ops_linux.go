@@ -128,7 +128,7 @@ func (k *keeper) listProcesses(h *wire.Hello, skip int) (fds []int) {
 	for i := min(skip, len(k.order)); i < len(k.order); i++ {
 		p := k.order[i]
 		size += p.size()
-		if alive := p.pidfd >= 0; len(fds) == wire.MaxFDs && alive || size > helloBytes {
+		if alive := p.pidfd >= 0; len(fds) == wire.MaxFDs && alive || size > helloBytes && len(h.Processes) > 0 {
 			h.More = true
 			return fds
 		}
@@ -182,6 +182,8 @@ func (k *keeper) answerFences() {
 // quitNow answers, and has the loop end. The peer gets a moment to read.
 func (k *keeper) quitNow(c *conn, id uint64) {
 	fault.Point("quit.taken")
+	for k.reapReady(reapBatch) == reapBatch { // what has ended is written before
+	}
 	k.closeStdio()
 	k.send(c, wire.Message{ID: id}, nil)
 	for len(c.out) > 0 && !c.closed && sys.WaitWritable(c.fd, 200) {

@@ -38,9 +38,9 @@ type Entry struct {
 // Append appends the entry's line, with its newline.
 func (e *Entry) Append(b []byte) []byte { return append(encode(b, e), '\n') }
 
-// maxLine bounds a line of the journal: Started with its argv, cut, and the
-// service's meta.
-const maxLine = 1 << 20
+// MaxLine bounds a line of the journal: Started with its argv, cut, and the
+// service's meta. A longer one is not read.
+const MaxLine = 1 << 20
 
 // ReadJournal reads a journal. Lines that are torn (a full disk, a kill) are
 // passed over and counted; the last one may just be being written. The error
@@ -75,11 +75,11 @@ func ReadJournal(r io.Reader) (entries []Entry, torn int, err error) {
 func lineRoom(r io.Reader) int {
 	const more = 16 << 10
 	if f, ok := r.(interface{ Stat() (fs.FileInfo, error) }); ok {
-		if fi, err := f.Stat(); err == nil && fi.Mode().IsRegular() && fi.Size() < maxLine-more {
+		if fi, err := f.Stat(); err == nil && fi.Mode().IsRegular() && fi.Size() < MaxLine-more {
 			return int(fi.Size()) + more
 		}
 	}
-	return maxLine
+	return MaxLine
 }
 
 // whole tells whether an entry has what its fact says it has. An unknown fact
