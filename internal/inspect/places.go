@@ -1,6 +1,9 @@
 package inspect
 
 import (
+	"errors"
+	"io"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -17,11 +20,27 @@ type spot struct {
 // places say what of which file system is at a path.
 type places []sys.MountEntry
 
+// mostPlaces bounds, in bytes, what is read of a process's mounts: whoever has a
+// user namespace may make 100,000, with paths as long as he likes.
+const mostPlaces = 32 << 20
+
+var errManyPlaces = errors.New("there are more mounts than are looked at")
+
 // readPlaces reads those that a process or thread sees, by its directory in /proc.
-func readPlaces(dir string) (places, error) {
-	b, err := sys.ReadFileAt(sys.AtFDCWD, dir+"/mountinfo")
+func readPlaces(dir string) (places, error) { return readFew(dir, mostPlaces) }
+
+func readFew(dir string, most int64) (places, error) {
+	f, err := os.Open(dir + "/mountinfo")
 	if err != nil {
 		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > most {
+		return nil, errManyPlaces
 	}
 	return sys.ParseMountinfo(b)
 }

@@ -3,8 +3,11 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -38,7 +41,7 @@ const maxProcs = 1 << 16
 func Servers(ctx context.Context, members []*pidfd.Handle) (servers []Server, notes []string, err error) {
 	l := &listening{holders: map[uint32]int{}, inside: map[int]bool{}, names: map[uint64][]int{}}
 	for _, h := range members {
-		l.member(h)
+		l.member(ctx, h)
 	}
 	if len(l.holders) == 0 {
 		return nil, l.notes, ctx.Err()
@@ -50,7 +53,7 @@ func Servers(ctx context.Context, members []*pidfd.Handle) (servers []Server, no
 	if len(l.wanted) > 0 {
 		err = l.find(ctx)
 	}
-	return l.servers(), l.notes, err
+	return l.servers(), l.notes, cmp.Or(err, ctx.Err())
 }
 
 // listening is one Servers under way.
@@ -79,10 +82,10 @@ func (l *listening) note(format string, args ...any) {
 }
 
 // member takes the sockets that a member has.
-func (l *listening) member(h *pidfd.Handle) {
+func (l *listening) member(ctx context.Context, h *pidfd.Handle) {
 	pid := h.PID()
 	l.inside[pid] = true
-	socks, err := socketsOf(pid)
+	socks, err := socketsOf(ctx, pid)
 	ns, nerr := sys.InoAt(sys.AtFDCWD, "/proc/"+strconv.Itoa(pid)+"/ns/net")
 	if over, xerr := h.Exited(); xerr != nil || over {
 		return
@@ -100,25 +103,49 @@ func (l *listening) member(h *pidfd.Handle) {
 }
 
 // socketsOf are the inodes of the sockets among a process's descriptors.
-func socketsOf(pid int) ([]uint32, error) {
+func socketsOf(ctx context.Context, pid int) ([]uint32, error) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
 	var out []uint32
-	for _, e := range list {
-		to, err := os.Readlink(dir + "/" + e.Name())
+	err := eachName(ctx, dir, func(name string) bool {
+		to, err := os.Readlink(dir + "/" + name)
 		if err != nil {
-			continue
+			return true
 		}
 		if n, ok := strings.CutPrefix(to, "socket:["); ok {
 			if ino, err := strconv.ParseUint(strings.TrimSuffix(n, "]"), 10, 32); err == nil {
 				out = append(out, uint32(ino))
 			}
 		}
+		return true
+	})
+	return out, err
+}
+
+// eachName calls fn with the names in a directory, which may be very many, until
+// it wants no more or ctx is done (its error).
+func eachName(ctx context.Context, dir string, fn func(name string) (more bool)) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
 	}
-	return out, nil
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(512)
+		for _, name := range names {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if !fn(name) {
+				return nil
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // unix finds connections to listening unix sockets: the end that was accepted has
@@ -229,7 +256,7 @@ func (l *listening) find(ctx context.Context) error {
 			l.note("there are more processes than could be looked at")
 			break
 		}
-		socks, _ := socketsOf(pid) // one that we may not look at shows as a connection of nobody's
+		socks, _ := socketsOf(ctx, pid) // one that we may not look at shows as a connection of nobody's
 		for _, ino := range socks {
 			if want[ino] {
 				l.found[ino] = append(l.found[ino], pid)

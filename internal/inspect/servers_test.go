@@ -97,7 +97,7 @@ func TestOnlyListening(t *testing.T) {
 	p := mustStart(t, "listen", "unix", path)
 	p.Line(t)
 	l := &listening{holders: map[uint32]int{}, inside: map[int]bool{}, names: map[uint64][]int{}}
-	l.member(handle(t, p.PID()))
+	l.member(noContext(), handle(t, p.PID()))
 	l.onlyListening(errors.New("forbidden"))
 	want := []Server{{PID: p.PID(), Socket: "unix:" + path, Clients: []Client{{From: "it cannot be told who is connected: forbidden"}}}}
 	if got := l.servers(); !reflect.DeepEqual(got, want) {

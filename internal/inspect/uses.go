@@ -3,11 +3,13 @@
 package inspect
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,8 +24,12 @@ type Use struct {
 	Path string
 }
 
-// mostUses bounds what is told of one process.
-const mostUses = 100
+// What is told of one process, and of what could not be looked at of it, is
+// bounded: it may have a million descriptors.
+const (
+	mostUses   = 100
+	mostDoubts = 20
+)
 
 // Uses finds out how processes use a directory.
 type Uses struct {
@@ -111,10 +117,10 @@ func (l *look) process(ctx context.Context) error {
 			continue
 		}
 		if err := l.place(dir); err != nil {
-			errs = append(errs, err)
+			errs = upTo(errs, err)
 			continue
 		}
-		errs = append(errs, l.thread(dir, tid, first))
+		errs = upTo(errs, l.thread(ctx, dir, tid, first))
 		if first == 0 {
 			first = tid
 		}
@@ -143,16 +149,16 @@ func (l *look) place(dir string) error {
 
 // thread looks at what a thread has, as far as it does not share it with the one
 // that was looked at first (0: it is that).
-func (l *look) thread(dir string, tid, first int) error {
+func (l *look) thread(ctx context.Context, dir string, tid, first int) error {
 	var errs []error
 	if first == 0 || !sys.SameFS(first, tid) {
 		errs = append(errs, l.link(dir, "cwd", "cwd"), l.link(dir, "root", "root"))
 	}
 	if first == 0 {
-		errs = append(errs, l.link(dir, "exe", "exe"), l.maps(dir))
+		errs = append(errs, l.link(dir, "exe", "exe"), l.maps(ctx, dir))
 	}
 	if first == 0 || !sys.SameFiles(first, tid) {
-		errs = append(errs, l.files(dir))
+		errs = append(errs, l.files(ctx, dir))
 	}
 	return errors.Join(errs...)
 }
@@ -187,44 +193,62 @@ func (l *look) doubt(link, what string) error {
 	return fmt.Errorf("%s is on a mount that is not seen from here", what)
 }
 
-func (l *look) files(base string) error {
-	list, err := os.ReadDir(base + "/fd")
-	if err != nil {
-		return unreadable("fd", err)
-	}
+func (l *look) files(ctx context.Context, base string) error {
 	var errs []error
-	for _, e := range list {
-		errs = append(errs, l.link(base, "fd/"+e.Name(), "open"))
-		if len(l.uses) >= mostUses {
-			break
-		}
-	}
-	return errors.Join(errs...)
+	err := eachName(ctx, base+"/fd", func(name string) (more bool) {
+		errs = upTo(errs, l.link(base, "fd/"+name, "open"))
+		return len(l.uses) < mostUses
+	})
+	return errors.Join(append(errs, unreadable("fd", err))...)
 }
 
+// mostLine is more than a line of maps has: a path may be longer than PATH_MAX.
+const mostLine = 1 << 20
+
 // maps reads the files that are mapped: the sixth field, which may hold spaces.
-func (l *look) maps(base string) error {
-	b, err := sys.ReadFileAt(sys.AtFDCWD, base+"/maps")
+func (l *look) maps(ctx context.Context, base string) error {
+	f, err := os.Open(base + "/maps")
 	if err != nil {
 		return unreadable("maps", err)
 	}
+	defer f.Close()
 	var errs []error
-	known := map[string]bool{}
-	for line := range strings.Lines(string(b)) {
+	last := ""
+	lines := bufio.NewScanner(f)
+	for lines.Buffer(nil, mostLine); lines.Scan(); {
+		if err := ctx.Err(); err != nil {
+			return unreadable("maps", err)
+		}
+		line := lines.Text()
 		at := strings.IndexByte(line, '/')
-		if at < 0 || known[line[at:]] {
+		if at < 0 || last == line[at:] {
 			continue
 		}
-		known[line[at:]] = true
-		if l.note("map", strings.ReplaceAll(strings.TrimSuffix(line[at:], "\n"), `\012`, "\n")) {
+		last = line[at:]
+		if l.note("map", strings.ReplaceAll(last, `\012`, "\n")) {
 			continue
 		}
 		if err := l.doubt(base+"/../../map_files/"+addresses(line), "map"); !errors.Is(err, fs.ErrPermission) { // they need CAP_SYS_ADMIN, see proc(5)
-			errs = append(errs, err)
+			errs = upTo(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, unreadable("maps", lines.Err()))...)
 }
+
+// upTo adds an error, each once and not without end.
+func upTo(errs []error, err error) []error {
+	switch {
+	case err == nil || len(errs) > mostDoubts:
+		return errs
+	case slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }):
+		return errs
+	case len(errs) == mostDoubts:
+		err = errMore
+	}
+	return append(errs, err)
+}
+
+var errMore = errors.New("and more that could not be looked at")
 
 // addresses are those of a line of maps as map_files has them: without leading
 // zeros.
