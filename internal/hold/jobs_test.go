@@ -122,6 +122,9 @@ func TestPromoteStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(s.output("p1"), "over") {
+		t.Error("the storm was over: nothing was shown")
+	}
 	leaf, err := s.work.Open("p1")
 	if err != nil {
 		t.Fatal(err)
@@ -132,9 +135,6 @@ func TestPromoteStorm(t *testing.T) {
 			t.Fatalf("%d are left behind (%v) of %d", left, err, n)
 		}
 		time.Sleep(time.Millisecond)
-	}
-	if strings.Contains(s.output("p1"), "over") {
-		t.Error("the storm was over: nothing was shown")
 	}
 	live()
 	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 1 {

@@ -234,7 +234,7 @@ func TestWatch(t *testing.T) {
 	}
 	stop()
 	other := id
-	other.Ino, other.StartTicks = other.Ino+1, other.StartTicks+1
+	other.Ino, other.StartTicks = other.Ino+1<<40, other.StartTicks+1 // nobody's: the next inode is the next process's
 	if _, _, v, err := s.host.Watch(containment.Client{FD: -1, Recorded: other}, func() { gone <- "another" }); v != api.VerdictForeign || err == nil {
 		t.Errorf("another's: %s, %v", v, err)
 	}
