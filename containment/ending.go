@@ -16,6 +16,8 @@ const (
 	emptySoon = time.Millisecond
 	tidyTime  = 2 * time.Second
 	pauseTime = time.Second // before what cannot be looked at is looked at again
+
+	releaseTime = 100 * time.Millisecond // before what cannot be let go of is tried again
 )
 
 // note writes down that the turn is ending, so that a later service goes on.
@@ -71,7 +73,7 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 	fault.Point("end.counted")
 	if killed && !t.keepsJobs() && !h.Alone() {
 		saved := m.saveDraft(t, r)
-		killed = release(h, r)
+		killed = m.release(h, r)
 		awaitSaved(saved)
 	}
 	m.account(t, r, killed)
@@ -228,18 +230,23 @@ func (m *Manager) outsideAgain(h Hold, r *api.Receipt) {
 }
 
 // release lets the keeper go; false means that something in the turn's cgroup
-// could not be ended.
-func release(h Hold, r *api.Receipt) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
-	defer cancel()
-	if err := h.Release(ctx); err != nil {
-		if note := "release: " + err.Error(); !slices.Contains(r.Notes, note) {
-			r.Notes = append(r.Notes, note)
+// could not be ended. On a busy machine that is not for sure at once: it is tried again.
+func (m *Manager) release(h Hold, r *api.Receipt) bool {
+	for end := time.Now().Add(m.cfg.Bound); ; time.Sleep(releaseTime) {
+		ctx, cancel := context.WithTimeout(context.Background(), tidyTime)
+		err := h.Release(ctx)
+		cancel()
+		if err == nil {
+			return true
 		}
 		n, aerr := h.Alive()
-		return aerr == nil && n == 0
+		if empty := aerr == nil && n == 0; empty || !time.Now().Before(end) {
+			if note := "release: " + err.Error(); !slices.Contains(r.Notes, note) {
+				r.Notes = append(r.Notes, note)
+			}
+			return empty
+		}
 	}
-	return true
 }
 
 // account settles the receipt, stores it, then announces it.
@@ -340,7 +347,7 @@ func (m *Manager) watchSurvivors(t *turn) {
 		r.Notes = slices.Clone(r.Notes)
 		if m.kill(t, h, &r) {
 			m.outsideAgain(h, &r)
-			if t.keepsJobs() || release(h, &r) {
+			if t.keepsJobs() || m.release(h, &r) {
 				r.Notes = append(r.Notes, survivorsWent+time.Since(r.AskedAt).Round(time.Millisecond).String()+" after the ending was asked for")
 				m.account(t, &r, true)
 				return

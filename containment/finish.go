@@ -50,6 +50,9 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 		r.Notes = append(r.Notes, "list leftovers: "+err.Error())
 	}
 	left := leftovers(members)
+	if e.Keep && len(left) == 0 && len(members) > 0 && r.Grade.AtLeast(api.GradeCgroup) && !emptyNow(h) {
+		left = allLeft(members) // main threads that have ended, and whose other threads run on
+	}
 	if !e.Keep || (len(left) == 0 && err == nil) {
 		m.end(t, e, r) // kills what is left, or finds that nothing is
 		return
@@ -133,7 +136,7 @@ func (m *Manager) settleLeftovers(t *turn, end func(*api.Receipt, Hold) bool) {
 	if empty {
 		m.outsideAgain(h, &r)
 		r.Usage = h.Usage()
-		empty = t.keepsJobs() || release(h, &r)
+		empty = t.keepsJobs() || m.release(h, &r)
 	}
 	fault.Point("leftovers.settled")
 	t.mu.Lock()

@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -167,7 +168,7 @@ func (x *memHold) Members() ([]api.Member, error) {
 	defer x.mu.Unlock()
 	var out []api.Member
 	for id, pid := range x.live {
-		out = append(out, api.Member{PID: pid, Process: id, State: "S"})
+		out = append(out, api.Member{PID: pid, Process: id, State: cmp.Or(x.slow.state, "S")})
 	}
 	return out, nil
 }
@@ -272,6 +273,7 @@ func (x *memHold) Release(ctx context.Context) error {
 		return errors.New("populated")
 	}
 	if x.slow.unreleased > 0 {
+		x.slow.unreleased--
 		return errors.New("not now")
 	}
 	x.released = true

@@ -1,6 +1,7 @@
 package containment
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -115,13 +116,15 @@ func (t *turn) mergeHeld() {
 // lock is held.
 func (t *turn) recovered(k Recovered) *process { return t.newProcess(k, decodeMeta(k.Meta)) }
 
-// leftovers lists what a finished turn leaves running.
+// leftovers lists what a finished turn leaves running, those left out that may be on
+// the point of ending.
 func leftovers(members []api.Member) []api.Leftover {
+	return allLeft(slices.DeleteFunc(slices.Clone(members), func(m api.Member) bool { return m.State == "Z" }))
+}
+
+func allLeft(members []api.Member) []api.Leftover {
 	out := make([]api.Leftover, 0, len(members))
 	for _, m := range members {
-		if m.State == "Z" {
-			continue
-		}
 		out = append(out, api.Leftover{PID: m.PID, Process: m.Process, Comm: m.Comm, AgeMS: m.AgeMS, RSS: m.RSS})
 	}
 	return out

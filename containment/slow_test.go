@@ -20,6 +20,7 @@ type memSlow struct {
 	hopeless      bool                        // Kill: nobody will ever tell whether all has ended
 	unseen        bool                        // EndLaunch sees neither an end nor a survivor
 	unreleased    int                         // so many lettings go fail, and nobody can count
+	state         string                      // of members
 	waitErr       func() error                // of WaitEmpty, at once
 	rejoin        func() (api.Verdict, error) // Rejoin
 	promote       func() error                // while a process is moved
@@ -250,33 +251,44 @@ func TestAWaitThatFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A turn that cannot be let go of when its leftovers have gone is let go of later.
+// A turn that cannot be let go of when its leftovers have gone is let go of a little
+// later, or much.
 func TestLettingGoIsTriedAgain(t *testing.T) {
-	slowly(t, func(t *testing.T, s *service) {
-		id := begun(t, s.Manager, api.BeginRequest{})
-		p := launched(t, s.Manager, id)
-		if _, err := s.Finish(t.Context(), id, root, api.FinishRequest{}); err != nil {
-			t.Fatal(err)
+	for fails, within := range map[int]time.Duration{20: 5 * sec, 200: 3 * time.Minute} {
+		slowly(t, func(t *testing.T, s *service) {
+			id := begun(t, s.Manager, api.BeginRequest{})
+			p := launched(t, s.Manager, id)
+			if _, err := s.Finish(t.Context(), id, root, api.FinishRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			x := s.host.holds[0]
+			x.mu.Lock()
+			x.slow.unreleased = fails
+			x.mu.Unlock()
+			x.exit(p, 0)
+			time.Sleep(within)
+			if _, held := s.live(id); held || !x.released {
+				t.Error("it is still held")
+			}
+			if r, err := s.Receipt(t.Context(), id); err != nil || !r.Complete || r.LeftoversEndedAt == nil {
+				t.Errorf("%d: %+v (%v)", fails, r, err)
+			}
+		})
+	}
+}
+
+// A process whose main thread has ended runs on all the same, and is kept as others
+// are.
+func TestLeftoverWithoutAMainThread(t *testing.T) {
+	timed(t, func(t *testing.T, m *Manager, h *memHost, _ *memRecords) {
+		id := begun(t, m, api.BeginRequest{})
+		launched(t, m, id)
+		h.holds[0].slow.state = "Z"
+		r, err := m.Finish(t.Context(), id, root, api.FinishRequest{})
+		if err != nil || len(r.Leftovers) != 1 || h.holds[0].killed() > 0 {
+			t.Errorf("killed %d times: %+v (%v)", h.holds[0].killed(), r, err)
 		}
-		x := s.host.holds[0]
-		x.mu.Lock()
-		x.slow.unreleased = 1
-		x.mu.Unlock()
-		x.exit(p, 0)
-		time.Sleep(10 * sec)
-		if _, held := s.live(id); !held {
-			t.Fatal("it was let go of")
-		}
-		x.mu.Lock()
-		x.slow.unreleased = 0
-		x.mu.Unlock()
-		time.Sleep(3 * time.Minute)
-		if _, held := s.live(id); held || !x.released {
-			t.Error("it is still held")
-		}
-		if r, err := s.Receipt(t.Context(), id); err != nil || !r.Complete || r.LeftoversEndedAt == nil {
-			t.Errorf("%+v (%v)", r, err)
-		}
+		_, _ = m.Abandon(t.Context(), id, root, api.AbandonRequest{Leftovers: true})
 	})
 }
 
