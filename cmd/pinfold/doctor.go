@@ -24,8 +24,9 @@ can be seen without one, and say so.
 With --records: tell what is on disk instead, what of it cannot be used and why,
 and what is left over.
 
-Exit status: 0 when a service answers and can hold turns, with --records when
-nothing there needs to be looked at; 1 otherwise.`,
+Exit status: 0 when a service answers and can hold turns, 1 when it cannot, or none
+answers. With --records: 0 when nothing there needs to be looked at, 1 when something
+does; others as in "pinfold help exit-codes".`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)

@@ -102,7 +102,7 @@ func (a *app) runner(c *cobra.Command, f *runFlags, tf *turnFlags, args []string
 // ownTurnOnly names the flags that c has so far.
 func ownTurnOnly(c *cobra.Command) []string {
 	var names []string
-	for _, name := range []string{"label", "meta", "session", "leftovers", "grace", "memory", "swap", "pids", "cpu", "output-max", "on-output-max"} {
+	for _, name := range []string{"label", "meta", "session", "allow-pidns", "leftovers", "grace", "memory", "swap", "pids", "cpu", "output-max", "on-output-max"} {
 		if c.Flags().Lookup(name) != nil {
 			names = append(names, name)
 		}

@@ -61,7 +61,8 @@ func (r *runner) enterCwd() error {
 			return nil
 		}
 		if r.launch.CwdPolicy != api.CwdNearest || !errors.Is(err, os.ErrNotExist) || dir == "/" || !filepath.IsAbs(dir) {
-			return &exitError{exitService, err}
+			return &exitError{exitService, api.Errorf(api.CodeLaunchRefused, "change to directory %s: %v", dir, cause(err)).
+				WithRemedy("make the directory, or name another with --cwd")}
 		}
 		dir = filepath.Dir(dir)
 	}
@@ -151,9 +152,9 @@ func lookPath(name string, env []string) (string, error) {
 		found = file
 	}
 	if found != "" {
-		return "", &exitError{exitNotExec, fmt.Errorf("execute %s: permission denied", found)}
+		return "", &exitError{exitNotExec, notExecuted(found, "permission denied")}
 	}
-	return "", &exitError{exitNoExec, fmt.Errorf("execute %s: not found in %s", name, path)}
+	return "", &exitError{exitNoExec, notExecuted(name, "not found in "+path)}
 }
 
 // execute becomes the command. Descriptors of ours are close-on-exec, handlers
@@ -171,5 +172,19 @@ func execute(path string, l api.LaunchRequest) error {
 	if errors.Is(err, syscall.ENOENT) {
 		code = exitNoExec
 	}
-	return &exitError{code, &os.PathError{Op: "execute", Path: path, Err: err}}
+	return &exitError{code, notExecuted(path, err.Error())}
+}
+
+func notExecuted(path, why string) error {
+	return api.Errorf(api.CodeExecFailed, "execute %s: %s", path, why).
+		WithRemedy("name a program that is there and may be executed; a script's #! interpreter may be missing, too")
+}
+
+// cause is an error without the path that it was about.
+func cause(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }

@@ -138,7 +138,7 @@ func (r *runner) pass(ctx context.Context, p api.Process, s caught) {
 		return err
 	})
 	if err != nil {
-		fmt.Fprintf(r.stderr, "pinfold: %s not passed on: %s\n", s.name(), clean(err.Error()))
+		fmt.Fprintf(r.stderr, "pinfold: signal %s is not passed on: %s\n", s.name(), clean(err.Error()))
 	}
 }
 

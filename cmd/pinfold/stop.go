@@ -104,7 +104,7 @@ func (s *stopper) round(ctx context.Context) (more bool, err error) {
 	s.told.Grade = turns.Grade
 	var todo []func()
 	for _, t := range turns.Turns {
-		if (!t.State.Terminal() || t.Alive > 0) && s.fresh(t.ID) {
+		if holds(t) && s.fresh(t.ID) {
 			todo = append(todo, func() { s.endTurn(ctx, t.ID) })
 		}
 	}
@@ -123,6 +123,10 @@ func (s *stopper) round(ctx context.Context) (more bool, err error) {
 	atOnce(todo)
 	return ends+len(todo) > 0, nil
 }
+
+// holds tells whether a turn is to be ended. What it has alive may be unknown, in
+// one that is over, too.
+func holds(t api.Turn) bool { return !t.State.Terminal() || t.Alive != 0 }
 
 // fresh tells whether it is met for the first time.
 func (s *stopper) fresh(id string) bool {
