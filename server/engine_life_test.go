@@ -36,7 +36,11 @@ func (m *memory) Hold(ctx context.Context, id string, _ int64, held func(api.Tur
 	m.holders.Add(1)
 	defer m.holders.Add(-1)
 	held(t)
-	return m.WaitTurn(ctx, id)
+	t, err = m.WaitTurn(ctx, id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.whys = append(m.whys, context.Cause(ctx))
+	return t, err
 }
 
 func (m *memory) Freeze(_ context.Context, id string, _ containment.Caller, _ api.FreezeRequest) (api.Turn, error) {

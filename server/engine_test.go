@@ -35,6 +35,7 @@ type memory struct {
 	stdin   chan string
 	writers atomic.Int32 // to stdin, just now
 	holders atomic.Int32 // of turns, just now
+	whys    []error      // why holding ended
 }
 
 func newMemory() *memory {

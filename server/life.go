@@ -30,10 +30,10 @@ func thaw(ctx context.Context, c *call, req api.FreezeRequest) (api.Turn, error)
 
 // holdAnswer is what GET …/hold answers with: lines, until the turn is over.
 type holdAnswer struct {
-	turn   api.Turn
-	over   <-chan holdEnd
-	cancel context.CancelCauseFunc
-	ctx    context.Context
+	turn  api.Turn
+	over  <-chan holdEnd
+	letGo func()
+	ctx   context.Context
 }
 
 // holdEnd is how holding a turn ended.
@@ -48,7 +48,16 @@ func hold(ctx context.Context, c *call) (*holdAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	asked := ctx
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
+	letGo := func() { // a service that stops closes connections, too: that is none of the client's doing
+		if c.s.stopping.Err() != nil {
+			cancel(errStopping)
+		} else {
+			cancel(nil)
+		}
+	}
+	context.AfterFunc(asked, letGo)
 	first, over := make(chan api.Turn, 1), make(chan holdEnd, 1)
 	go func() {
 		t, err := c.s.cfg.Engine.Hold(ctx, c.turn, epoch, func(t api.Turn) { first <- t })
@@ -56,9 +65,9 @@ func hold(ctx context.Context, c *call) (*holdAnswer, error) {
 	}()
 	select {
 	case t := <-first:
-		return &holdAnswer{t, over, cancel, ctx}, nil
+		return &holdAnswer{t, over, letGo, ctx}, nil
 	case end := <-over:
-		defer cancel(nil)
+		defer letGo()
 		if end.err == nil { // it was over at once
 			return nil, api.Errorf(api.CodeTurnOver, "turn %s is %s", c.turn, end.turn.State)
 		}
@@ -73,8 +82,8 @@ const beatEvery = 15 * time.Second
 // stream writes the lines. What counts is the connection: when the client closes
 // it, or has died, the request's context ends.
 func (a *holdAnswer) stream(c *call) {
-	defer a.cancel(nil)
-	defer context.AfterFunc(c.s.stopping, func() { a.cancel(errStopping) })()
+	defer a.letGo()
+	defer context.AfterFunc(c.s.stopping, a.letGo)()
 	rc := http.NewResponseController(c.w)
 	h := c.w.Header()
 	h.Set(api.GradeHeader, string(a.turn.Grade))

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +47,56 @@ func TestHoldTellsTheEnd(t *testing.T) {
 	}
 	if _, err := h.Wait(); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("after the last line: %v", err)
+	}
+}
+
+// whyNotHeld waits until n have ended to hold, and returns why.
+func (s *service) whyNotHeld(t *testing.T, n int) []error {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		s.engine.mu.Lock()
+		whys := slices.Clone(s.engine.whys)
+		s.engine.mu.Unlock()
+		if len(whys) >= n {
+			return whys
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d have ended: %v", len(whys), n, whys)
+		}
+	}
+}
+
+// That a client has gone is told as such, however it is seen, and that the service
+// stops never is: turns end for the one, and go on for the other.
+func TestWhyAHoldEnds(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", 0)
+	c := s.raw(t)
+	c.send(t, "GET /v1/turns/one/hold HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := c.in.ReadBytes('}'); err != nil {
+		t.Fatal(err)
+	}
+	c.send(t, "G") // net/http hears no more of the connection
+	time.Sleep(20 * time.Millisecond)
+	c.Close()
+	if whys := s.whyNotHeld(t, 1); !errors.Is(whys[0], context.Canceled) {
+		t.Errorf("the client has gone: %v", whys[0])
+	}
+	const many = 50
+	for range many {
+		h, err := s.client(t).Hold(t.Context(), "one", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+	}
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = s.Shutdown(now) // which closes connections at once
+	for _, why := range s.whyNotHeld(t, 1+many)[1:] {
+		if !errors.Is(why, errStopping) {
+			t.Errorf("the service stops: %v", why)
+		}
 	}
 }
 
