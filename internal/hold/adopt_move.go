@@ -173,11 +173,17 @@ func (k *taking) child(ctx context.Context, pid int, parent *taken) error {
 // nothing more to do about it.
 func (k *taking) isChild(ctx context.Context, h *pidfd.Handle, parent *taken) (over bool, err error) {
 	up, err := h.Parent()
-	if err != nil || up == nil {
+	if err == nil && up == nil || errors.Is(err, pidfd.ErrGone) {
 		return true, nil // it has ended, or gone to another
 	}
-	id, err := up.Identity()
-	up.Close()
+	var id api.Identity
+	if err == nil {
+		id, err = up.Identity()
+		up.Close()
+	}
+	if err != nil && !gone(h) && !gone(parent.h) {
+		return true, api.AdoptAmbiguous.Refuse(h.PID(), "nobody can tell whose child process %d is: %v", h.PID(), err)
+	}
 	if err != nil || id.PID != parent.id.PID || id.Ino != parent.id.Ino {
 		return true, nil
 	}
@@ -206,6 +212,12 @@ func (k *taking) isChild(ctx context.Context, h *pidfd.Handle, parent *taken) (o
 		return true, nil
 	}
 	return err != nil, err
+}
+
+// gone tells that a process is known not to live any more.
+func gone(h *pidfd.Handle) bool {
+	lives, err := h.Lives()
+	return err == nil && !lives
 }
 
 func goneReason(err error) bool {

@@ -179,10 +179,10 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, home string, deadline time
 	if errors.Is(err, pidfd.ErrGone) {
 		return
 	}
+	left := err == nil && !x.host.below(where, home)
 	if err != nil {
-		where = "unknown"
+		where, left = "unknown", !x.inLeaf(id, h)
 	}
-	left := err != nil || !x.host.below(where, home)
 	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		out.Notes = append(out.Notes, fmt.Sprintf("kill %s in %s: %v", id, where, err))
 	}
@@ -203,6 +203,18 @@ func (x *hold) endEscaped(id string, h *pidfd.Handle, home string, deadline time
 	defer x.mu.Unlock()
 	x.escaped = append(x.escaped, api.Outside{PID: h.PID(), Process: id, Cgroup: where, Ended: ended, Verdict: verdict,
 		Evidence: "launched by Pinfold, held by its pidfd; it had left the turn's cgroup"})
+}
+
+// inLeaf tells whether a process is seen to be where its launch lives, without
+// /proc (PIDFD_GET_INFO, Linux 6.13). What has gone into a cgroup below is not.
+func (x *hold) inLeaf(process string, h *pidfd.Handle) bool {
+	leaf, err := x.openLeaf(process)
+	if err != nil {
+		return false
+	}
+	defer leaf.Close()
+	id, err := h.CgroupID()
+	return err == nil && id == leaf.ID()
 }
 
 // Census asks the keeper what is left below it: processes that had left the

@@ -19,6 +19,7 @@ import (
 	"pinfold.dev/containment"
 	"pinfold.dev/internal/sys/systest"
 	"pinfold.dev/internal/wire"
+	"pinfold.dev/pidfd"
 )
 
 // A work/ that is there and cannot be opened is no reason to take the whole of the
@@ -255,4 +256,91 @@ func TestInputThatIsNotSent(t *testing.T) {
 	if now := count(); now >= before+20 {
 		t.Errorf("%d descriptors more", now-before)
 	}
+}
+
+// Where there is no /proc to tell where a process is, the kernel tells it by the
+// handle: one that is slow to end has not left then, either.
+func TestSlowToEndWithoutProc(t *testing.T) {
+	if oldKernel(t) {
+		t.Log("this kernel does not tell where a process is by its handle")
+		return
+	}
+	for _, moved := range []bool{false, true} {
+		s := begin(t)
+		st := s.start("p1", "sleep", "1000")
+		if moved {
+			if err := place(t).Add(st.PID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var k containment.Killed
+		var targets looking
+		done := make(chan error)
+		go func() { // of a thread alone, which ends with this
+			runtime.LockOSThread()
+			err := syscall.Unshare(syscall.CLONE_NEWNS | syscall.CLONE_FS)
+			if err == nil {
+				err = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+			}
+			if err == nil {
+				err = syscall.Unmount("/proc", syscall.MNT_DETACH)
+			}
+			if err == nil {
+				targets = looking{seen: map[int]bool{}, isJob: map[string]bool{}}
+				targets.escaped(s.hold)
+				s.endEscaped("p1", s.handles()["p1"], s.work.Path(), time.Now().Add(20*time.Second), &k)
+			}
+			done <- err
+		}()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if (len(k.Escaped) == 1) != moved || len(k.Survivors) > 0 {
+			t.Errorf("moved %v: %+v", moved, k)
+		}
+		if (len(targets.out) == 1) != moved {
+			t.Errorf("moved %v: %+v", moved, targets.out)
+		}
+		s.endTurn()
+	}
+}
+
+// A child of which nobody can tell whose it is, for want of descriptors say, is not
+// left out in silence when its whole tree is adopted.
+func TestAdoptTreeWithoutDescriptors(t *testing.T) {
+	s := begin(t)
+	home := place(t)
+	shell, child := pair(t, home)
+	leaf, err := s.work.Make("p7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leaf.Close()
+	top, err := pidfd.Open(shell.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	h, err := pidfd.Open(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	k := &taking{x: s.hold, leaf: leaf, a: containment.Adopting{May: anybody}, by: map[int]*taken{}}
+	parent := &taken{found: &found{h: top, id: whose(t, shell.PID())}}
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	over, err := k.isChild(t.Context(), h, parent)
+	if rerr := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); rerr != nil {
+		t.Fatal(rerr)
+	}
+	if !over || !errors.Is(err, api.ErrAdoptRefused) {
+		t.Errorf("%v, %v", over, err)
+	}
+	s.endTurn()
 }

@@ -182,10 +182,11 @@ func (l *looking) escaped(x *hold) {
 			continue
 		}
 		where, err := h.CgroupPath()
+		in := err == nil && x.host.below(where, x.leafPath(id))
 		if err != nil {
-			where = "a cgroup that cannot be told"
+			where, in = "a cgroup that cannot be told", x.inLeaf(id, h)
 		}
-		if err == nil && x.host.below(where, x.leafPath(id)) { // it is exiting, or was launched only now
+		if in { // it is exiting, or was launched only now
 			continue
 		}
 		t := api.Target{PID: h.PID(), Process: id, Verdict: api.VerdictOwned, Would: wouldSignal,
