@@ -104,6 +104,7 @@ func serveSocket(ctx context.Context, o serveOptions, m *containment.Manager, ad
 	serving, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() {
 		o.notifier.Say("STOPPING=1")
+		tend.stopping()
 		stop(context.WithoutCancel(ctx))
 		done()
 	})()

@@ -114,10 +114,11 @@ type tender struct {
 	lock *dirLock
 	m    *containment.Manager
 
-	mu     sync.Mutex
-	server *server.Server // nil: it does not serve
-	socket net.Listener   // that of today
-	said   string         // the last error, which is logged once
+	mu      sync.Mutex
+	server  *server.Server // nil: it does not serve
+	stopped bool           // it is not to serve any more
+	socket  net.Listener   // that of today
+	said    string         // the last error, which is logged once
 }
 
 // tend looks, and mends what can be mended.
@@ -174,10 +175,19 @@ func (t *tender) listenAgain() error {
 	return nil
 }
 
+// stopping has the socket go as the service stops: it was not removed by others.
+func (t *tender) stopping() {
+	t.mu.Lock()
+	t.server, t.stopped = nil, true
+	t.mu.Unlock()
+}
+
 // guard tends whenever something goes that it looks after.
 func (t *tender) guard(ctx context.Context, s *server.Server, l net.Listener) {
 	t.mu.Lock()
-	t.server, t.socket = s, l
+	if t.socket = l; !t.stopped {
+		t.server = s
+	}
 	t.mu.Unlock()
 	if err := t.host.Guard(ctx, filepath.Base(t.o.Socket), t.m.Live, t.tend); err != nil && ctx.Err() == nil {
 		t.o.Log.Warn("nobody tells when the runtime directory is removed; it is looked at with `pinfold doctor --records` only", "error", err)

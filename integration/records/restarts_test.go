@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"pinfold.dev/api"
@@ -210,4 +211,35 @@ func TestTurnsBeyondDescriptors(t *testing.T) {
 		t.Errorf("at the end: %v", now)
 	}
 	t.Logf("of %d turns %d were beyond", n, first[api.StandingUnverified])
+}
+
+// A service that is told to stop, and waits for a request under way, has its socket
+// gone for good: it does not take its going for a harm that is to be mended.
+func TestStopLeavesNoSocket(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.Socket = s.dir + "/run/sock"
+	s.args = []string{"--socket", s.Socket}
+	s.start()
+	x := s.begin(api.BeginRequest{})
+	s.launch(x.ID, "trap '' TERM; : >"+s.dir+"/deaf; exec sleep 100000")
+	eventually(t, "TERM is ignored", func() bool { return exists(s.dir + "/deaf") })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Abandon(context.Background(), x.ID, api.AbandonRequest{GraceMS: new(int64(1000))})
+		ended <- err
+	}()
+	eventually(t, "the turn is being ended", func() bool { return s.look(x.ID).State == api.StateEnding })
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	if err := <-ended; err != nil {
+		t.Logf("abandon, while the service stops: %v", err)
+	}
+	<-s.gone
+	if _, err := os.Lstat(s.Socket); err == nil {
+		t.Error("the socket is there when the service is not")
+	}
+	if n := strings.Count(s.log(), "the service's socket was removed"); n > 0 {
+		t.Errorf("it was made anew %d times as the service stopped", n)
+	}
+	s.start() // which ends the turn, if that was not seen to its end
 }
