@@ -34,13 +34,16 @@ func WithUmask(mask int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
-		if unix.Unshare(unix.CLONE_FS) != nil {
-			defer runtime.UnlockOSThread()
-			defer unix.Umask(unix.Umask(mask))
-		} else {
+		if unix.Unshare(unix.CLONE_FS) == nil {
 			unix.Umask(mask)
+			done <- f()
+			return
 		}
-		done <- f()
+		defer runtime.UnlockOSThread()
+		was := unix.Umask(mask)
+		err := f()
+		unix.Umask(was)
+		done <- err
 	}()
 	return <-done
 }
