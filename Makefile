@@ -58,7 +58,8 @@ install: build man ## install below PREFIX (/usr/local), honours DESTDIR
 	for u in system user; do \
 		install -d $(DESTDIR)$(PREFIX)/lib/systemd/$$u && \
 		sed 's|/usr/bin/pinfold|$(PREFIX)/bin/pinfold|g' packaging/systemd/$$u/pinfold.service \
-			>$(DESTDIR)$(PREFIX)/lib/systemd/$$u/pinfold.service || exit 1; done
+			>$(DESTDIR)$(PREFIX)/lib/systemd/$$u/pinfold.service && \
+		install -m 644 packaging/systemd/$$u/pinfold.socket $(DESTDIR)$(PREFIX)/lib/systemd/$$u/ || exit 1; done
 
 clean: ## remove what was built here
 	rm -rf bin
