@@ -208,7 +208,7 @@ func (m *memory) Abandon(ctx context.Context, id string, _ containment.Caller, r
 	m.change(id, func(t *api.Turn) { t.State = api.StateEnding })
 	time.AfterFunc(m.slow, func() {
 		m.change(id, func(t *api.Turn) {
-			t.State = api.StateAbandoned
+			t.State, t.Processes = api.StateAbandoned, slices.Clone(t.Processes) // others read the old ones
 			for i := range t.Processes {
 				t.Processes[i].Status = api.Status{State: api.ProcessSignaled, Signal: "SIGKILL", SignalNumber: 9}
 			}

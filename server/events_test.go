@@ -139,7 +139,9 @@ func TestEventsAreAsked(t *testing.T) {
 	if a, err := c.AckEvents(within(t), "c", 5); err != nil || !a.Repeated || a.Seq != 5+int64(os.Getuid()) {
 		t.Errorf("%+v %v", a, err)
 	}
+	h.mu.Lock()
 	h.err = errors.New("the disk is gone")
+	h.mu.Unlock()
 	es, err := c.Events(within(t), client.EventQuery{After: 3})
 	if err != nil {
 		t.Fatal(err)
