@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/sys/systest"
 	"pinfold.dev/pidfd"
 )
@@ -29,7 +30,12 @@ var suite = systest.New(map[string]systest.Helper{
 	"nobody":    lookAsNobody,
 })
 
-func TestMain(m *testing.M) { suite.Main(m) }
+// TestMain keeps to itself what descriptors it was started with: helpers have no
+// use for them, and in another mount namespace they would be on hidden mounts.
+func TestMain(m *testing.M) {
+	_ = sys.CloseOnExecFrom(3)
+	suite.Main(m)
+}
 
 // ready says so, and stays.
 func ready() error {
