@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -288,5 +289,50 @@ func TestSegmentsGo(t *testing.T) {
 				t.Errorf("the last is %d, %d of it are there", l.Last(), len(got))
 			}
 		})
+	}
+}
+
+// stuckLog is a log that nobody reads: what is said to it waits.
+type stuckLog struct {
+	slog.Handler
+	telling chan struct{}
+	release chan struct{}
+}
+
+func (s stuckLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s stuckLog) Handle(context.Context, slog.Record) error {
+	select {
+	case s.telling <- struct{}{}:
+	default:
+	}
+	<-s.release
+	return nil
+}
+
+// Who adds an event waits for nothing, nor for who is told that none is written.
+func TestNobodyWaitsForTheServicesLog(t *testing.T) {
+	stuck := stuckLog{telling: make(chan struct{}, 1), release: make(chan struct{})}
+	l := opened(t, t.TempDir(), func(c *Config) {
+		c.Log = slog.New(stuck)
+		c.open = func(string) (*os.File, error) { return nil, syscall.EIO }
+	})
+	defer func() {
+		close(stuck.release)
+		ctx, cancel := within()
+		defer cancel()
+		_ = l.Close(ctx) // it cannot be written
+	}()
+	l.Add(event("a", 1))
+	<-stuck.telling
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		l.Add(event("a", 2))
+	}()
+	select {
+	case <-added:
+	case <-time.After(20 * time.Second):
+		t.Error("who adds an event waits")
 	}
 }

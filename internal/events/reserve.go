@@ -43,11 +43,15 @@ func (l *Log) mind() {
 		return
 	}
 	late := time.Since(l.since) >= l.cfg.Patience
+	var news error // logged without the lock: who adds waits for nothing
 	if late && l.trouble == nil {
-		l.trouble = fmt.Errorf("write events: the disk has taken none for %s", time.Since(l.since).Round(time.Millisecond))
-		l.cfg.Log.Warn("the disk takes no events: they are kept in memory", "error", l.trouble)
+		news = fmt.Errorf("write events: none has been written for %s: the disk hangs, or the host is busy", time.Since(l.since).Round(time.Millisecond))
+		l.trouble = news
 	}
 	l.mu.Unlock()
+	if news != nil {
+		l.cfg.Log.Warn("events wait to be written: they are kept in memory", "error", news)
+	}
 	if late {
 		l.goOn()
 	}

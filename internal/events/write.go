@@ -213,17 +213,14 @@ func (l *Log) head(e entry) *head {
 func (l *Log) settle(batch []entry, err error) {
 	l.mu.Lock()
 	l.since = time.Now()
+	was, dropped := l.trouble, l.dropped
+	l.trouble = err
 	if err != nil {
-		if l.trouble == nil {
+		l.mu.Unlock()
+		if was == nil {
 			l.cfg.Log.Warn("events cannot be written: they are kept in memory", "error", err)
 		}
-		l.trouble = err
-		l.mu.Unlock()
 		return
-	}
-	if l.trouble != nil {
-		l.cfg.Log.Info("events are written again", "dropped", l.dropped)
-		l.trouble = nil
 	}
 	l.done += len(batch)
 	l.written = batch[len(batch)-1].event.Seq
@@ -234,6 +231,9 @@ func (l *Log) settle(batch []entry, err error) {
 	l.broadcast()
 	again := l.done == len(l.recent) && (l.stuck || l.reserved > 0)
 	l.mu.Unlock()
+	if was != nil {
+		l.cfg.Log.Info("events are written again", "dropped", dropped)
+	}
 	if again {
 		l.giveBack()
 	}
