@@ -120,14 +120,20 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 	if err != nil || st.PPID != parent {
 		return nil, false, true
 	}
-	if (st.State == 'Z' || st.State == 'X') && (st.Threads <= 1 || !k.work.isBare()) { // of more, only the main thread has ended
-		return nil, true, parent == os.Getpid()
+	thread := "" // whose files tell of the process
+	if st.State == 'Z' || st.State == 'X' {
+		if st.Threads > 1 { // only the main thread may have ended
+			thread = k.liveThread(dir, pid)
+		}
+		if thread == "" && (st.Threads <= 1 || !k.work.isBare()) {
+			return nil, true, parent == os.Getpid()
+		}
 	}
-	if statField(b, 9)&exiting != 0 {
+	if thread == "" && statField(b, 9)&exiting != 0 {
 		return &wire.Member{PID: pid, Comm: st.Comm}, false, true
 	}
 	cgroup := ""
-	if b, err := sys.ReadFileAt(dir, "cgroup"); err == nil {
+	if b, err := sys.ReadFileAt(dir, thread+"cgroup"); err == nil {
 		cgroup, _ = sys.ParseCgroup(b)
 	} else if !k.work.isBare() { // where it is decides what it is
 		return nil, false, true
@@ -140,6 +146,24 @@ func (k *keeper) look(pid, parent int) (m *wire.Member, inside, ending bool) {
 		m.Process = p.started.Process
 	}
 	return m, false, false
+}
+
+// liveThread is the directory, in that of a process, of a thread that is not about
+// to end; "" if there is none.
+func (k *keeper) liveThread(process, pid int) string {
+	tids, _ := readDir("/proc/" + strconv.Itoa(pid) + "/task")
+	for _, tid := range tids {
+		k.garbage.did(fileBytes)
+		b, err := sys.ReadFileAt(process, "task/"+tid+"/stat")
+		if err != nil {
+			continue
+		}
+		st, err := sys.ParseStat(b)
+		if err == nil && st.State != 'Z' && st.State != 'X' && statField(b, 9)&exiting == 0 {
+			return "task/" + tid + "/"
+		}
+	}
+	return ""
 }
 
 // statField is a numeric field of /proc/pid/stat behind the second, which ends

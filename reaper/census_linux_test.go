@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/internal/wire"
 )
 
@@ -105,6 +106,39 @@ func TestCensusListsWhoHasLeft(t *testing.T) {
 	b.call(wire.Message{Op: wire.OpSignal, Signal: &wire.Signal{Process: "p1", Number: 9}})
 	b.exitOf("p1")
 	if out := b.census().Outside; len(out) != 1 || out[0].Process != "" {
+		t.Errorf("outside: %+v", out)
+	}
+}
+
+// Of whom only the main thread has ended is there, and tells where by another.
+func TestCensusListsWhoHasLeftWithoutMainThread(t *testing.T) {
+	b := newBed(t)
+	away := filepath.Join(b.cgroup, "..", filepath.Base(b.cgroup)+".away")
+	if err := os.Mkdir(away, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer removeCgroup(away)
+	l := request("p1", "sh", "-c", "(setsid "+must(os.Executable())+" "+away+" &)")
+	l.Env = append(l.Env, "PINFOLD_TEST_HELPER=headless")
+	b.mustLaunch(l)
+	b.exitOf("p1")
+	pid := 0
+	defer func() {
+		if pid > 1 { // the keeper's child, which it has not reaped; cgroup.kill does not end it
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}()
+	eventually(t, "its main thread has ended, and no other", func() bool {
+		if _, err := fmt.Sscan(b.keeperChildren(), &pid); err != nil {
+			return false
+		}
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		st, err := sys.ParseStat(text)
+		return err == nil && st.State == 'Z' && st.Threads > 1
+	})
+	b.kill()
+	out := b.census().Outside
+	if len(out) != 1 || out[0].PID != pid || !strings.HasSuffix(out[0].Cgroup, "/"+filepath.Base(away)) {
 		t.Errorf("outside: %+v", out)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
@@ -16,6 +17,7 @@ var helpers = map[string]func(args []string) int{
 	"hostile-ancestor": hostileAncestor,
 	"without-clone3":   withoutClone3,
 	"unproc":           unproc,
+	"headless":         headless,
 }
 
 // become runs a command in place of this process.
@@ -23,6 +25,29 @@ func become(args []string) int {
 	err := syscall.Exec(args[0], args, []string{"PATH=/usr/bin:/bin"})
 	fmt.Fprintln(os.Stderr, "exec:", err)
 	return 99
+}
+
+// headless moves to the cgroup args[0]; then its main thread exits, and others go on.
+func headless(args []string) int {
+	if err := os.WriteFile(args[0]+"/cgroup.procs", []byte("0"), 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 99
+	}
+	for range 8 {
+		go func() {
+			runtime.LockOSThread()
+			if syscall.Gettid() == syscall.Getpid() {
+				syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+			}
+			time.Sleep(long)
+			os.Exit(0)
+		}()
+	}
+	if runtime.LockOSThread(); syscall.Gettid() == syscall.Getpid() {
+		syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+	time.Sleep(long)
+	return 0
 }
 
 // hostileAncestor ignores and blocks every signal, and then becomes args.
