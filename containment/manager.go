@@ -57,8 +57,9 @@ type Manager struct {
 	// beginning are the begins under way that have an idempotency key.
 	beginning map[ownedKey]chan struct{}
 	// unread are turns whose record cannot be used; partial tells that there
-	// may be more.
+	// may be more. moved are names that the only record of another turn has.
 	unread  map[string]error
+	moved   map[string]bool
 	partial bool
 	// unborn are turns whose begin is under way.
 	unborn  map[string]bool
@@ -94,7 +95,7 @@ func New(cfg Config) *Manager {
 	if cfg.Bound <= 0 {
 		cfg.Bound = 10 * time.Second
 	}
-	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]error{}, unborn: map[string]bool{}, stop: make(chan struct{})}
+	return &Manager{cfg: cfg, log: cfg.Log, turns: map[string]*turn{}, beginning: map[ownedKey]chan struct{}{}, unread: map[string]error{}, moved: map[string]bool{}, unborn: map[string]bool{}, stop: make(chan struct{})}
 }
 
 // Close lets go of every turn and leaves all of them running. It waits for

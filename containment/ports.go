@@ -257,6 +257,7 @@ type Records interface {
 // BadRecord tells that a turn has a record that cannot be used.
 type BadRecord struct {
 	Turn string
+	Of   string // the turn that it says it is of, where that is another
 	Err  error
 }
 

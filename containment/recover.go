@@ -21,19 +21,32 @@ import (
 func (m *Manager) Recover(ctx context.Context) error {
 	records, errs := m.cfg.Records.Load()
 	fault.Point("recover.loaded")
-	for _, err := range errs {
-		var bad *BadRecord
-		if errors.As(err, &bad) {
-			m.unread[bad.Turn] = bad.Err
-		} else {
-			m.partial = true
-		}
-	}
+	m.unreadable(records, errs)
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Turn.CreatedAt.Compare(b.Turn.CreatedAt) })
 	errs = append(errs, m.recoverAll(ctx, records)...)
 	fault.Point("recover.done")
 	m.sweepIn(0)
 	return errors.Join(errs...)
+}
+
+// unreadable notes the turns whose records cannot be used. One in a directory of
+// another name, which was moved there, is two turns': that whose name it has, and,
+// if that has no other record, the one that it is of.
+func (m *Manager) unreadable(records []Record, errs []error) {
+	for _, err := range errs {
+		if bad, ok := errors.AsType[*BadRecord](err); ok {
+			m.unread[bad.Turn] = bad.Err
+		} else {
+			m.partial = true
+		}
+	}
+	for _, err := range errs {
+		bad, ok := errors.AsType[*BadRecord](err)
+		if !ok || bad.Of == "" || m.unread[bad.Of] != nil || slices.ContainsFunc(records, func(r Record) bool { return r.Turn.ID == bad.Of }) {
+			continue
+		}
+		m.unread[bad.Of], m.moved[bad.Turn] = bad.Err, true
+	}
 }
 
 // recoverers are how many turns are found again at a time: much of it is waiting

@@ -22,7 +22,7 @@ func (m *Manager) standing(id string) api.Standing {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	switch {
-	case m.turns[id] != nil, m.unborn[id], m.partial:
+	case m.turns[id] != nil, m.unborn[id], m.partial, m.moved[id]:
 		return api.StandingLive
 	case errors.Is(m.unread[id], ErrNewer):
 		return api.StandingNewer

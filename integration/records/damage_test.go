@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,6 +105,45 @@ func (c damage) try(t *testing.T) {
 	s.start()
 	if v := s.look(bad.ID); v.State != api.StateOpen || v.Alive != 1 {
 		t.Errorf("mended, it is %s, alive %d", v.State, v.Alive)
+	}
+}
+
+// A turn's directory that was renamed has the record of a turn that lives: that one
+// is told of and left alone, too, and goes on under its own name.
+func TestRenamedTurnDirectory(t *testing.T) {
+	t.Parallel()
+	for _, keeper := range []bool{true, false} {
+		s := serve(t)
+		x, n := s.begin(api.BeginRequest{}), s.begin(api.BeginRequest{})
+		held := s.launch(x.ID, "exec sleep 100000")
+		s.kill()
+		if !keeper {
+			endKeeper(&scene{service: s, t: t, turn: x})
+		}
+		was, is := s.dir+"/run/turns/"+x.ID, s.dir+"/run/turns/0123456789abcdef"
+		if err := os.Rename(was, is); err != nil {
+			t.Fatal(err)
+		}
+		s.start()
+		for _, id := range []string{x.ID, "0123456789abcdef"} {
+			if e := s.entry(id); e.Standing != api.StandingUnread || !strings.Contains(e.Why, "it is of turn") {
+				t.Errorf("keeper %v: turn %s is told as %+v", keeper, id, e)
+			}
+		}
+		if g, err := s.GC(context.Background(), api.GCRequest{}); err != nil || slices.ContainsFunc(g.LeftOver, func(l api.LeftOver) bool { return l.Removed }) {
+			t.Errorf("keeper %v: gc: %+v (%v)", keeper, g.LeftOver, err)
+		}
+		if r, err := s.Abandon(context.Background(), n.ID, api.AbandonRequest{}); err != nil || !r.Complete {
+			t.Errorf("the turn beside: complete %v (%v)", r.Complete, err)
+		}
+		s.kill()
+		if err := os.Rename(is, was); err != nil {
+			t.Fatal(err)
+		}
+		s.start()
+		if v := s.look(x.ID); v.State != api.StateOpen || v.Alive != 1 || stateOf(held.PID) != 'S' {
+			t.Errorf("keeper %v: renamed back, it is %s, alive %d", keeper, v.State, v.Alive)
+		}
 	}
 }
 

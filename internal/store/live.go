@@ -209,7 +209,11 @@ func (s *Store) Load() ([]containment.Record, []error) {
 			continue // of a turn whose begin was cut short, before it had one
 		}
 		if err != nil {
-			errs = append(errs, &containment.BadRecord{Turn: e.Name(), Err: err})
+			bad := &containment.BadRecord{Turn: e.Name(), Err: err}
+			if of, ok := errors.AsType[*otherTurn](err); ok && turnID.MatchString(of.id) {
+				bad.Of = of.id
+			}
+			errs = append(errs, bad)
 			continue
 		}
 		out = append(out, r)
@@ -248,9 +252,16 @@ func (s *Store) read(turn string) (containment.Record, error) {
 		return r, fmt.Errorf("read record %s: %w", path, err)
 	}
 	if r.Turn.ID != turn {
-		return r, fmt.Errorf("read record %s: it is of turn %q", path, r.Turn.ID)
+		return r, &otherTurn{path: path, id: r.Turn.ID}
 	}
 	return r, nil
+}
+
+// otherTurn is the error of a record in the directory of another turn.
+type otherTurn struct{ path, id string }
+
+func (e *otherTurn) Error() string {
+	return fmt.Sprintf("read record %s: it is of turn %q", e.path, e.id)
 }
 
 // Archive moves an ended turn from its live record to the history.
