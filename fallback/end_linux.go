@@ -24,11 +24,11 @@ import (
 // Members of our own process group are not stopped: the kernel hangs up on a
 // group that is orphaned while a member is stopped (setpgid(2)).
 func (h *Host) End(ctx context.Context, root *Process, e Ending) Result {
-	if e.MaxRounds == 0 {
-		e.MaxRounds = 1000
-	}
 	if e.MaxTime == 0 {
 		e.MaxTime = 10 * time.Second
+	}
+	if e.MaxRounds == 0 { // who takes long to die is waited for as long as was said
+		e.MaxRounds = max(1000, int(2*e.MaxTime/lastPause))
 	}
 	if e.MaxProcesses == 0 {
 		e.MaxProcesses = 100_000
@@ -84,6 +84,9 @@ func (g *ending) ask(ctx context.Context) (dead bool) {
 	return false
 }
 
+// lastPause is the longest between two rounds.
+const lastPause = 10 * time.Millisecond
+
 // kill stops, looks again and kills, to a fixed point.
 func (g *ending) kill(ctx context.Context) (dead bool) {
 	end := g.k.now().Add(g.MaxTime)
@@ -99,14 +102,19 @@ func (g *ending) kill(ctx context.Context) (dead bool) {
 			stops++
 			continue
 		}
-		stops, pause = 0, min(pause+100*time.Microsecond, 10*time.Millisecond)
+		stops, pause = 0, min(pause+100*time.Microsecond, lastPause)
 		if g.killAll() {
 			pause = 100 * time.Microsecond
 		}
 		g.k.sleep(context.Background(), pause) // dying takes its time
 		g.drop()
-		if len(g.targets()) == 0 && g.dead(ctx) {
-			return g.endRoot(ctx)
+		if len(g.targets()) == 0 {
+			if g.dead(ctx) {
+				return g.endRoot(ctx)
+			}
+			if v, _ := g.root.Verify(); v == api.VerdictGone { // nothing more is found by waiting
+				return false
+			}
 		}
 		if out {
 			g.say(fmt.Sprintf("not over after %d rounds", g.res.Rounds))

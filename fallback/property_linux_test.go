@@ -244,3 +244,22 @@ func below(p *mproc, spared map[*mproc]bool) bool {
 	}
 	return false
 }
+
+// TestEndWaits: who hangs is waited for as long as was said, and no longer.
+func TestEndWaits(t *testing.T) {
+	for after, want := range map[time.Duration]Outcome{50 * time.Second: Dead, 70 * time.Second: Unconfirmed} {
+		w := newWorld(rand.New(rand.NewPCG(1, 2)))
+		h := &Host{k: w}
+		root := w.hold(h, w.root)
+		w.calm, w.blind, w.exact, w.lists = true, 0, true, true
+		w.allowed = func(q *mproc) bool { return q.ours && q != w.root }
+		w.fork(w.root)
+		start := w.time
+		w.hangs = start.Add(after)
+		res := h.End(t.Context(), root, Ending{MaxTime: time.Minute})
+		took := w.time.Sub(start)
+		if res.Outcome != want || took < min(after, time.Minute) || took > after+time.Second || w.violation != "" {
+			t.Errorf("%v: %s after %v, %v %s", after, res, took, res.Evidence, w.violation)
+		}
+	}
+}

@@ -46,7 +46,8 @@ type Ending struct {
 	// keeper's, that would know from waitid(2). Without it that is read, and
 	// where it cannot be read nothing is said to be dead.
 	Word func(ctx context.Context) (children []int, err error)
-	// Bounds; 0 means 1000 rounds, 10 seconds beyond the grace, 100,000 processes.
+	// Bounds; 0 means 10 seconds beyond the grace, 100,000 processes, and of rounds
+	// 1000, or as many more as that time may want.
 	MaxRounds    int
 	MaxTime      time.Duration
 	MaxProcesses int

@@ -31,11 +31,12 @@ type world struct {
 	time      time.Time
 	exact     bool // handles, or numbers that are verified
 	inodes    bool
-	lists     bool // children files
-	blind     int  // of 100 inspections, how many are refused
-	calm      bool // nothing happens by itself
-	fenced    bool // root starts nothing any more
-	aim       int  // a group that is emptied, and whose number a stranger's gets
+	lists     bool      // children files
+	blind     int       // of 100 inspections, how many are refused
+	calm      bool      // nothing happens by itself
+	fenced    bool      // root starts nothing any more
+	hangs     time.Time // until then a kill ends nobody
+	aim       int       // a group that is emptied, and whose number a stranger's gets
 	allowed   func(*mproc) bool
 	violation string
 }
@@ -322,7 +323,7 @@ func (w *world) sleep(_ context.Context, d time.Duration) {
 		w.churn()
 	}
 	for _, p := range w.order {
-		if p.dying {
+		if p.dying && !w.time.Before(w.hangs) {
 			w.exit(p)
 		}
 	}
@@ -397,7 +398,7 @@ func (r *mref) signal(sig syscall.Signal) error {
 	}
 	switch sig {
 	case syscall.SIGKILL:
-		if p.dying = true; w.rng.IntN(2) == 0 {
+		if p.dying = true; !w.time.Before(w.hangs) && w.rng.IntN(2) == 0 {
 			w.exit(p)
 		}
 	case syscall.SIGSTOP:
