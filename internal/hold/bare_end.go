@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -354,42 +355,75 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 	}
 	held := x.held()
 	launches := x.launchPIDs()
+	var ended []*pidfd.Handle
 	for id, h := range held {
 		if over, err := h.Exited(); err == nil && over {
 			continue
 		}
-		p, err := x.holdLaunch(id, h)
+		p, done, err := x.holdLaunch(id, h)
 		if err != nil {
 			out.Notes = append(out.Notes, fmt.Sprintf("hold %s: %v", id, err))
 			continue
 		}
+		ended = append(ended, h)
 		if out.Seen == 0 {
 			did(out, byHandles)
 		}
 		out.Seen++
 		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: time.Until(until), Root: true})
-		p.Close()
+		if res.Outcome != fallback.Dead { // it had no time for that, say
+			_, _, _ = p.Signal(syscall.SIGKILL)
+		}
+		done()
+		left := out.Survivors
 		x.tell(res, launches, out)
+		out.Survivors = append(left, out.Survivors...)
 		out.Evidence[id] = append(out.Evidence[id], "held by its handle; its keeper is gone")
 	}
+	awaitGone(ctx, until, ended)
+	out.Survivors = slices.DeleteFunc(out.Survivors, hasEnded)
 	nameSurvivors(out, held)
 	x.killKnown(ctx, until, out)
 }
 
-// holdLaunch holds a launched process by its handle, or, where a sandbox lets no
-// signal through that, by what else there is.
-func (x *bare) holdLaunch(id string, h *pidfd.Handle) (*fallback.Process, error) {
+// awaitGone waits until those that were killed have exited, a bound at most: to die
+// takes its time.
+func awaitGone[P interface{ Wait(context.Context) error }](ctx context.Context, until time.Time, all []P) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for _, p := range all {
+		_ = p.Wait(ctx)
+	}
+}
+
+// holdLaunch holds a launched process by a handle of its own, since whoever is told of
+// its end closes the launch's, or, where a sandbox lets no signal through that, by what
+// else there is. done lets go of it.
+func (x *bare) holdLaunch(id string, h *pidfd.Handle) (p *fallback.Process, done func(), err error) {
 	if !sandboxed(h.Signal(0)) {
-		return x.host.fb.HoldHandle(h)
+		return x.holdAgain(h)
 	}
 	x.mu.Lock()
 	rec := x.started(x.procs[id].started).Identity
 	x.mu.Unlock()
 	p, v, why := x.host.fb.Recall(rec)
 	if p == nil {
-		return nil, fmt.Errorf("it is %s: %s", v, join(why))
+		return nil, nil, fmt.Errorf("it is %s: %s", v, join(why))
 	}
-	return p, nil
+	return p, func() { p.Close() }, nil
+}
+
+// holdAgain holds a process by another handle on it.
+func (x *bare) holdAgain(h *pidfd.Handle) (p *fallback.Process, done func(), err error) {
+	fd, err := h.Dup()
+	if err != nil {
+		return nil, nil, err
+	}
+	own := pidfd.FromFD(fd, h.PID())
+	if p, err = x.host.fb.HoldHandle(own); err != nil {
+		return nil, nil, errors.Join(err, own.Close())
+	}
+	return p, func() { p.Close(); own.Close() }, nil
 }
 
 // killKnown ends launches without a keeper or a handle by what they are known by;
@@ -402,7 +436,8 @@ func (x *bare) killKnown(ctx context.Context, until time.Time, out *containment.
 		known[fmt.Sprintf("process %d", m.Identity().PID)] = m.Process
 	}
 	x.mu.Unlock()
-	for id, p := range known {
+	var ended []*fallback.Process
+	for _, p := range known {
 		if v, _ := p.Verify(); v == api.VerdictGone {
 			continue
 		}
@@ -411,9 +446,17 @@ func (x *bare) killKnown(ctx context.Context, until time.Time, out *containment.
 		}
 		out.Seen++
 		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: time.Until(until), Root: true})
+		if res.Outcome != fallback.Dead {
+			_, _, _ = p.Signal(syscall.SIGKILL)
+		}
 		left := out.Survivors
 		x.tell(res, nil, out)
 		out.Survivors = append(left, out.Survivors...)
+		ended = append(ended, p)
+	}
+	awaitGone(ctx, until, ended)
+	out.Survivors = slices.DeleteFunc(out.Survivors, hasEnded)
+	for id, p := range known {
 		if v, why := p.Verify(); v == api.VerdictOwned {
 			out.Survivors = append(out.Survivors, survivor(p.Identity().PID, ""))
 			out.Evidence[id] = append(out.Evidence[id], why...)

@@ -20,10 +20,11 @@ func (x *bare) EndLaunch(ctx context.Context, process string, stop syscall.Signa
 	switch {
 	case h != nil:
 		var err error
-		if p, err = x.holdLaunch(process, h); err != nil {
+		var done func()
+		if p, done, err = x.holdLaunch(process, h); err != nil {
 			return x.endLaunched(ctx, process, h, stop, grace, bound, spare, out)
 		}
-		defer p.Close()
+		defer done()
 	case p == nil && x.endless(process):
 		return out, api.Errorf(api.CodeUnavailable, "%s cannot be verified, and is not signalled", process).
 			WithRemedy("end the turn, whose keeper may reach it")

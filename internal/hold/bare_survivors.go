@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"pinfold.dev/api"
@@ -20,6 +21,23 @@ func isGone(pid int) bool {
 		h.Close()
 	}
 	return errors.Is(err, pidfd.ErrGone)
+}
+
+// hasEnded tells that who was named a survivor is none any more. Where nobody can
+// tell it stays one.
+func hasEnded(s api.Survivor) bool {
+	if s.PID <= 0 {
+		return false
+	}
+	if isGone(s.PID) {
+		return true
+	}
+	m, err := memberOf(s.PID)
+	if err != nil || m.State != "Z" {
+		return false
+	}
+	_, state := livingThread(s.PID)
+	return state == "Z"
 }
 
 // survivor is one of which only that is known.
@@ -62,6 +80,7 @@ func nameSurvivors(out *containment.Killed, handles map[string]*pidfd.Handle) {
 		if over, err := h.Exited(); err == nil && !over {
 			s := survivor(h.PID(), "")
 			s.Comm = strings.TrimSpace(s.Comm + " (" + id + ")")
+			out.Survivors = slices.DeleteFunc(out.Survivors, func(o api.Survivor) bool { return o.PID == s.PID })
 			out.Survivors = append(out.Survivors, s)
 		}
 	}

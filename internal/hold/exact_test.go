@@ -344,3 +344,50 @@ func TestAdoptTreeWithoutDescriptors(t *testing.T) {
 	}
 	s.endTurn()
 }
+
+// Who has ended by itself while it was being ended, and was told as such, is no
+// survivor, and keeps nobody else's end waiting: there, the keeper is gone, and each
+// shell ends when what it waits for is killed.
+func TestKillWhileTheyEnd(t *testing.T) {
+	s := begin(t)
+	canary := s.start("p9", "sleep", "1000")
+	live := mustLive(t, canary.PID)
+	for range 4 {
+		var facts containment.Facts
+		hooks := containment.Hooks{Save: func(f containment.Facts) error { facts = f; return nil }, Exit: func(containment.Exit) {}, KeeperLost: func(string) {}}
+		b, err := s.host.beginAt(t.Context(), containment.Spec{Turn: selfTestID()}, hooks, api.GradeSubreaper, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := b.(*bare)
+		var pids []int
+		for i := range 6 {
+			st, err := x.Launch(t.Context(), containment.Launch{Process: fmt.Sprintf("p%d", i+1), Argv: []string{"sh", "-c", "sleep 1000; exit 3"},
+				Env: os.Environ(), Cwd: "/", Stdio: api.Stdio{Stdin: null, Stdout: null, Stderr: null}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, st.PID)
+		}
+		dead := mustEnd(t, pids...)
+		systest.Until(t, "their children", func() bool { ms, err := x.Members(); return err == nil && len(ms) == 2*len(pids) })
+		if err := x.EndKeeper(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k, err := x.Kill(t.Context(), 20*time.Second)
+		if err != nil || len(k.Survivors) > 0 || !k.Hopeless {
+			t.Errorf("%+v, %v", k, err)
+		}
+		for _, n := range k.Notes {
+			if strings.Contains(n, "already closed") || strings.Contains(n, "one cannot tell whether it lives") {
+				t.Errorf("a handle was closed under the ending: %s", n)
+			}
+		}
+		dead()
+		if err := errors.Join(x.Release(t.Context()), x.Remove(t.Context()), os.RemoveAll(facts.Dir)); err != nil {
+			t.Error(err)
+		}
+	}
+	live()
+	s.endTurn()
+}
