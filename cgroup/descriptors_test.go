@@ -71,6 +71,7 @@ func noDescriptors(args []string) error {
 
 // takeDescriptors leaves none, until it is called what it returns.
 func takeDescriptors() (give func(), err error) {
+	time.Sleep(time.Millisecond) // Go's poller takes its own with the first timer
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 40, Max: 40}); err != nil {
 		return nil, err
 	}

@@ -122,7 +122,7 @@ const (
 func (d *Dir) awaitEmpty(ctx context.Context, end time.Time) error {
 	for start := time.Now(); ; {
 		populated, err := d.Populated()
-		if !short(err) && (err != nil || !populated) {
+		if !sys.Short(err) && (err != nil || !populated) {
 			return err
 		}
 		if err := over(ctx, end); err != nil {
@@ -130,20 +130,13 @@ func (d *Dir) awaitEmpty(ctx context.Context, end time.Time) error {
 		}
 		pause, waited := lookLast, time.Since(start)
 		if waited >= lookFor {
-			if err := d.watchEmpty(ctx, end, start); !short(err) {
+			if err := d.watchEmpty(ctx, end, start); !sys.Short(err) {
 				return err
 			}
 			pause = pollFirst
 		}
 		sys.Nanosleep(int64(bounded(waited/8, lookFirst, pause)))
 	}
-}
-
-// short tells of an error that comes of what may be there again in a moment:
-// descriptors, memory, watches.
-func short(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) ||
-		errors.Is(err, syscall.ENOSPC) || errors.Is(err, os.ErrNoDeadline)
 }
 
 // watchEmpty is awaitEmpty for the long wait, by notification (POLLPRI). It has

@@ -69,7 +69,7 @@ func (d *Dir) Kill(ctx context.Context, bound time.Duration) (Killed, error) {
 	end := time.Now().Add(bound)
 	l, listErr := d.list("cgroup.procs")
 	for err := d.refuse(l); err != nil; err = d.refuse(l) {
-		if !short(err) || over(ctx, end) != nil {
+		if !sys.Short(err) || over(ctx, end) != nil {
 			return Killed{}, err
 		}
 		sys.Nanosleep(int64(pollFirst))
@@ -130,7 +130,7 @@ func (k *killing) killAll() {
 	if err == nil || (removed(err) && k.isRemoved()) {
 		return
 	}
-	if short(err) {
+	if sys.Short(err) {
 		k.note("cgroup.kill could not be used for a time: %v", err)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"pinfold.dev/internal/sys"
 )
@@ -115,13 +116,32 @@ func (h *Handle) Exited() (bool, error) {
 	return exited, err
 }
 
+// waitPause is how often Wait looks while it has nothing to wait by.
+const waitPause = 20 * time.Millisecond
+
 // Wait waits until the process has exited, ctx is done (its error) or the
-// handle is closed (os.ErrClosed). It holds a descriptor and no thread; the
-// process need not be a child.
+// handle is closed (os.ErrClosed). It holds a descriptor and no thread; while there
+// is none to be had it looks now and then. The process need not be a child.
 func (h *Handle) Wait(ctx context.Context) error {
-	if exited, err := h.Exited(); exited || err != nil {
-		return err
+	for {
+		if exited, err := h.Exited(); exited || err != nil {
+			return err
+		}
+		if err := h.watch(ctx); !sys.Short(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.closed.Done():
+			return os.ErrClosed
+		case <-time.After(waitPause):
+		}
 	}
+}
+
+// watch is Wait by a descriptor of its own.
+func (h *Handle) watch(ctx context.Context) error {
 	var w *sys.Watch
 	err := h.use(func(fd int) (err error) { w, err = sys.NewWatch(fd, sys.WatchIn); return })
 	if err != nil {

@@ -27,6 +27,7 @@ var suite = systest.New(map[string]systest.Helper{
 	"hidden":     hidden,
 	"rung":       rung,
 	"below":      below,
+	"exhausted":  exhausted,
 })
 
 func TestMain(m *testing.M) { suite.Main(m) }
