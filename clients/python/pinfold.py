@@ -208,6 +208,7 @@ class Unavailable(PinfoldError, ConnectionError):
     """The service cannot be reached, or has not answered. After a request that
     changes something, nobody knows whether it was done."""
     code = "unavailable"
+    _there = False  # the service had the request, and went, or said that it goes
 
 
 class Internal(PinfoldError):
@@ -250,7 +251,10 @@ def _error(status: int, body: bytes) -> PinfoldError:
     kind = _ERRORS.get(code, PinfoldError)
     if issubclass(kind, OSError) and str(details.get("errno", "")).isdigit():
         kind = _with_errno(kind, int(details["errno"]))
-    return kind(message, code=code, remedy=e.get("remedy", ""), details=details, status=status)
+    error = kind(message, code=code, remedy=e.get("remedy", ""), details=details, status=status)
+    if isinstance(error, Unavailable):
+        error._there = True
+    return error
 
 
 # ---------------------------------------------------------------- what the service tells
@@ -484,11 +488,37 @@ class _Connection(http.client.HTTPConnection):
 
 def _unreachable(path: str, e: BaseException, asked: bool) -> Unavailable:
     if asked:
-        return Unavailable(f"the service at {path} has not answered: {e!r}",
+        lost = Unavailable(f"the service at {path} has not answered: {e!r}",
                            remedy="it may have done what was asked: look before asking again")
+        lost._there = not isinstance(e, _socket.timeout)
+        return lost
     why = getattr(e, "strerror", None) or repr(e)
     return Unavailable(f"connect to {path}: {why}", details={"socket": path},
                        remedy="start it with `systemctl start pinfold` or `pinfold serve`, or name its socket with PINFOLD_SOCKET")
+
+
+class _Away:
+    """How long the service has been away. It was there again when a request was
+    held for a while and then lost, or answered that it is not available; one that
+    nobody answered in time says nothing of the kind."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience, self._wait = patience, 0.02
+        self._began = 0.0
+        self._end: Optional[float] = None
+
+    def asked(self) -> None:
+        self._began = time.monotonic()
+
+    def pause(self, e: Unavailable) -> Optional[float]:
+        """How long to wait before asking again; None: no longer."""
+        now = time.monotonic()
+        if self._end is None or (e._there and now - self._began > 1):
+            self._end, self._wait = now + self.patience, 0.02
+        if now + self._wait > self._end:
+            return None
+        pause, self._wait = self._wait, min(2 * self._wait, 1.0)
+        return pause
 
 
 _UNSET: Any = object()
@@ -626,18 +656,17 @@ class Client:
 
     def _again(self, ask: Callable[[], _T]) -> _T:
         """Asks, and asks again while the service is away."""
-        end: Optional[float] = None
-        pause = 0.02
+        away = _Away(self.patience)
         while True:
+            away.asked()
             try:
                 return ask()
             except Unavailable as e:
-                end = end or time.monotonic() + self.patience
-                if time.monotonic() + pause > end:
+                pause = away.pause(e)
+                if pause is None:
                     raise
                 _log.debug("asking again: %s", e)
             time.sleep(pause)
-            pause = min(2 * pause, 1.0)
 
     # -- what the service offers
 
@@ -1389,7 +1418,7 @@ class Hold:
         """The turn's state once it is over. Raises Timeout, StaleEpoch, and
         Unavailable when the service stays away, or the hold was closed."""
         if not self._over.wait(timeout):
-            raise Timeout(f"turn {self.turn.id} is not over after {timeout} s")
+            raise Timeout(f"no end of turn {self.turn.id} was seen within {timeout} s")
         if self._error is not None:
             raise self._error
         return self.state
@@ -2158,17 +2187,16 @@ async def _connect(sock: _socket.socket, path: str) -> None:
 async def _ask_again(client: Client, method: str, path: str, body: Optional[Json] = None,
                      fds: Sequence[int] = ()) -> Json:
     """Client._again, for asyncio."""
-    end: Optional[float] = None
-    pause = 0.02
+    away = _Away(client.patience)
     while True:
+        away.asked()
         try:
             return await _ask(client, method, path, body, fds)
-        except Unavailable:
-            end = end or time.monotonic() + client.patience
-            if time.monotonic() + pause > end:
+        except Unavailable as e:
+            pause = away.pause(e)
+            if pause is None:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, 1.0)
 
 
 class AsyncProcess:

@@ -340,6 +340,27 @@ class Sockets(unittest.TestCase):
             with self.assertRaisesRegex(pinfold.Unavailable, "not answered in 0.2"):
                 pinfold.Client(path, timeout=0.2, patience=0).begin()
 
+    def test_patience_begins_anew(self):
+        """A wait that was held, and lost, is asked again, however often."""
+        path = str(self.dir / "restarts")
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(path)
+            s.listen(8)
+
+            def serve():
+                for _ in range(2):
+                    c, _ = s.accept()
+                    c.recv(1 << 16)
+                    time.sleep(1.2)
+                    c.close()
+                c, _ = s.accept()
+                c.recv(1 << 16)
+                c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                c.close()
+
+            threading.Thread(target=serve, daemon=True).start()
+            self.assertEqual(pinfold.Client(path, patience=0.5).host(), {})
+
     def test_a_service_that_dies_after_the_question(self):
         """Nobody knows whether the job was started, so it is asked once; a turn's
         begin has a key, so it is asked again."""

@@ -30,7 +30,7 @@ export class Wire {
         method, path: path + search(query), headers: body === undefined ? headers : { ...headers, 'Content-Length': body.length },
       });
       const stop = () => req.destroy(aborted(signal.reason));
-      const timer = timeout > 0 ? setTimeout(() => req.destroy(new Error(`no answer within ${timeout} ms`)), timeout) : undefined;
+      const timer = timeout > 0 ? setTimeout(() => req.destroy(Object.assign(new Error(`no answer within ${timeout} ms`), { silent: true })), timeout) : undefined;
       const settle = (how, value) => {
         clearTimeout(timer);
         how(value);
@@ -96,7 +96,7 @@ export class Wire {
           throw e;
         }
         const now = performance.now();
-        if (now - began > 1000 || since === 0) { // it was there a moment ago
+        if (since === 0 || (now - began > 1000 && !e.cause?.silent)) { // it was there a moment ago
           since = now;
           pause = 20;
         }

@@ -2,10 +2,12 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
 import { describe } from 'node:test';
 import { Writable } from 'node:stream';
 import { Client, PinfoldError } from '../pinfold.mjs';
-import { begun, client, eventually, exists, it, said, seen, sleep } from './helper.mjs';
+import { begun, client, eventually, exists, it, said, seen, sleep, tempDir } from './helper.mjs';
 
 describe('turns', () => {
   it('finish, and its receipt', async () => {
@@ -59,6 +61,15 @@ describe('turns', () => {
     assert.equal(turn.receipt.state, 'finished');
     await assert.rejects(client.run({}, (t) => { turn = t; throw new Error('mine'); }), /mine/);
     assert.equal(turn.receipt.state, 'abandoned');
+  });
+
+  it('a service that hangs is not asked for ever', async () => {
+    const mute = join(tempDir(), 'mute');
+    const server = createServer(() => {}).listen(mute);
+    await once(server, 'listening');
+    const told = new Client({ socket: mute, timeout: 1100, patience: 200 }).host().then(() => null, (e) => e.message);
+    assert.match(await Promise.race([told, sleep(60_000, 'asks for ever', { ref: false })]), /no answer within 1100 ms/);
+    server.close();
   });
 
   it('errors say what, and what to do', async () => {
