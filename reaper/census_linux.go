@@ -21,7 +21,10 @@ const (
 	fileBytes   = 4 << 10                // of memory, to read a file of /proc
 )
 
-var errNoProc = errors.New("/proc is not that of the keeper's PID namespace")
+var (
+	errNoProc = errors.New("/proc is not that of the keeper's PID namespace")
+	errHidden = errors.New("a child of the keeper's cannot be looked at in /proc (hidepid=, proc(5), or no descriptor is left)")
+)
 
 // census is a census that was asked for.
 type census struct {
@@ -42,12 +45,14 @@ func (k *keeper) runCensuses() {
 	for _, c := range k.censuses {
 		told := &wire.Census{Reaped: k.reaped, Outside: out}
 		switch bare := k.work.isBare(); {
-		case err != nil && !bare:
+		case err != nil && err != errHidden && !bare:
 			k.refuse(c.c, c.id, refusalOf(wire.ErrInternal, "read the keeper's descendants", "", err))
 			continue
-		case err == nil && !settled && !now.After(c.until):
+		case (err == nil || err == errHidden) && !settled && !now.After(c.until):
 			left = append(left, c)
 			continue
+		case err != nil && !bare:
+			told.Unseen = err.Error()
 		case bare:
 			told.Alone = k.deserted()
 			told.Outside, told.Unseen = k.below()
@@ -59,7 +64,8 @@ func (k *keeper) runCensuses() {
 }
 
 // outsiders walks down from the keeper and lists who is alive and not in the
-// turn's cgroup. settled is false while somebody is seen to be ending.
+// turn's cgroup. settled is false while somebody is seen to be ending. With
+// errHidden it lists whom it has seen.
 func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 	type link struct{ parent, pid int }
 	if childless() {
@@ -81,6 +87,10 @@ func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 	for i := 0; i < len(queue) && i < censusMost; i++ {
 		l := queue[i]
 		m, inside, ending := k.look(l.pid, l.parent)
+		if m == nil && !inside && l.parent == self && isChild(l.pid) { // nobody but us reaps it
+			err = errHidden
+			continue
+		}
 		settled = settled && !ending
 		if ending && (m == nil || !k.work.isBare()) { // else it may take forever, and nothing else would name it
 			continue
@@ -93,7 +103,7 @@ func (k *keeper) outsiders() (out []wire.Member, settled bool, err error) {
 			queue = append(queue, link{l.pid, pid})
 		}
 	}
-	return out, settled, nil
+	return out, settled, err
 }
 
 // childless tells that there is no child, and so no descendant: the usual end,

@@ -1,8 +1,10 @@
 package reaper_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -140,6 +142,44 @@ func TestCensusListsWhoHasLeftWithoutMainThread(t *testing.T) {
 	out := b.census().Outside
 	if len(out) != 1 || out[0].PID != pid || !strings.HasSuffix(out[0].Cgroup, "/"+filepath.Base(away)) {
 		t.Errorf("outside: %+v", out)
+	}
+}
+
+// Whom the keeper cannot look at, as where a set-user-ID program runs and /proc hides
+// it, it does not pass over in silence.
+func TestCensusTellsWhomItCannotSee(t *testing.T) {
+	b := newKeeper(t, func(c *exec.Cmd) {
+		c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNS
+		dir := c.Args[len(c.Args)-1]
+		if err := errors.Join(os.Chown(dir, 65534, 65534), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		c.Args = append([]string{"hidden", keeperBinary}, c.Args[1:]...)
+		c.Path, c.Env = must(os.Executable()), []string{"PINFOLD_TEST_HELPER=hidden"}
+	})
+	for _, dir := range []string{b.cgroup, b.work} {
+		for _, f := range []string{"", "cgroup.procs"} {
+			if err := os.Chown(filepath.Join(dir, f), 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b.mustHold(false)
+	program := filepath.Join(scratch, "sleep-as-root")
+	text := must(os.ReadFile(must(exec.LookPath("sleep"))))
+	if err := errors.Join(os.WriteFile(program, text, 0o755), os.Chmod(program, 0o755|os.ModeSetuid)); err != nil {
+		t.Fatal(err)
+	}
+	b.mustLaunch(request("p1", "sleep", "600"))
+	if c := b.census(); len(c.Outside) != 0 || c.Unseen != "" {
+		t.Errorf("census %+v", c)
+	}
+	s := b.mustLaunch(request("p2", program, "600"))
+	if status := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID))); !strings.Contains(string(status), "\nUid:\t65534\t0\t") {
+		t.Skip("set-user-ID programs do not work here (a mount without suid?)")
+	}
+	if c := b.census(); len(c.Outside) != 0 || !strings.Contains(c.Unseen, "hidepid") {
+		t.Errorf("census %+v", c)
 	}
 }
 

@@ -112,7 +112,8 @@ func (k *keeper) below() (out []wire.Member, unseen string) {
 		return out, ""
 	}
 	for _, p := range k.order {
-		if p.exit == nil {
+		listed := func(m wire.Member) bool { return m.PID == p.started.PID }
+		if p.exit == nil && !slices.ContainsFunc(out, listed) {
 			out = append(out, wire.Member{PID: p.started.PID, Process: p.started.Process})
 		}
 	}

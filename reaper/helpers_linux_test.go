@@ -1,6 +1,7 @@
 package reaper_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -18,6 +19,7 @@ var helpers = map[string]func(args []string) int{
 	"without-clone3":   withoutClone3,
 	"unproc":           unproc,
 	"headless":         headless,
+	"hidden":           hidden,
 }
 
 // become runs a command in place of this process.
@@ -25,6 +27,19 @@ func become(args []string) int {
 	err := syscall.Exec(args[0], args, []string{"PATH=/usr/bin:/bin"})
 	fmt.Fprintln(os.Stderr, "exec:", err)
 	return 99
+}
+
+// hidden becomes args as a user who sees nobody else's processes.
+func hidden(args []string) int {
+	err := errors.Join(
+		syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
+		syscall.Mount("proc", "/proc", "proc", 0, "hidepid=2"),
+		syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hidden:", err)
+		return 99
+	}
+	return become(args)
 }
 
 // headless moves to the cgroup args[0]; then its main thread exits, and others go on.

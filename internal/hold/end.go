@@ -237,6 +237,9 @@ func (x *hold) Census(ctx context.Context) ([]api.Outside, error) {
 		out = append(out, api.Outside{PID: o.PID, Process: o.Process, Comm: o.Comm, Cgroup: o.Cgroup, Verdict: api.VerdictForeign,
 			Evidence: "a descendant of the turn's keeper that left the turn's cgroup; it was not touched"})
 	}
+	if why := m.Census.Unseen; why != "" {
+		return out, errors.New(why)
+	}
 	return out, nil
 }
 

@@ -350,7 +350,7 @@ type Census struct {
 	Reaped  int      `json:"reaped"`
 	Outside []Member `json:"outside,omitempty"`
 	Alone   bool     `json:"alone,omitempty"`  // of version 4: the keeper has no child, so no descendant
-	Unseen  string   `json:"unseen,omitempty"` // of version 4: why not all of them can be listed
+	Unseen  string   `json:"unseen,omitempty"` // of version 4: why not all of them can be listed, with or without a cgroup
 }
 
 // End asks for a signal to all of the keeper's children: SIGKILL until it has none
