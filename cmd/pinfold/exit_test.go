@@ -133,3 +133,17 @@ func TestWaitFailed(t *testing.T) {
 		}
 	}
 }
+
+// Patience is for one absence of the service, however many there are.
+func TestWasThere(t *testing.T) {
+	lost, away := api.Errorf(api.CodeUnavailable, "the connection was lost"), api.Errorf(api.CodeUnavailable, "nobody listens").With("socket", "/x")
+	for _, x := range []struct {
+		held time.Duration
+		err  error
+		want bool
+	}{{10 * time.Second, lost, true}, {patience + time.Second, lost, true}, {10 * time.Millisecond, lost, false}, {patience + time.Second, away, false}} {
+		if got := wasThere(x.held, x.err); got != x.want {
+			t.Errorf("held for %s, then %v: %v", x.held, x.err, got)
+		}
+	}
+}

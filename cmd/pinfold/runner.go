@@ -191,7 +191,7 @@ func insist(ctx context.Context, call func(context.Context) error) error {
 		if err == nil || !unreachable(err) {
 			return err
 		}
-		if giveUp.IsZero() || time.Since(began) > patience {
+		if giveUp.IsZero() || wasThere(time.Since(began), err) {
 			giveUp = time.Now().Add(patience)
 		}
 		if ctx.Err() != nil || time.Now().Add(pause).After(giveUp) {
@@ -199,6 +199,13 @@ func insist(ctx context.Context, call func(context.Context) error) error {
 		}
 		time.Sleep(pause)
 	}
+}
+
+// wasThere tells that the service had a call that failed, and for a while: it has
+// gone away anew. One that was not even connected to is no such thing.
+func wasThere(held time.Duration, err error) bool {
+	var e *api.Error
+	return held > time.Second && !(errors.As(err, &e) && e.Details["socket"] != "")
 }
 
 // unreachable tells errors of the way to the service from the service's own.
