@@ -81,7 +81,14 @@ func TestHooks(t *testing.T) {
 		want(t, script(bin, flags, "echo main; exit 5"), 5, "start\nmain\nstop\npinfold-init: --on-stop ended with 7")
 		want(t, script(bin, []string{"--on-start", "exit 6", "--on-stop", "echo stop"}, "echo main"), 6,
 			"pinfold-init: --on-start ended with 6: the command is not started")
-		b := start(t, script(bin, []string{"--on-start", "echo up; sleep 100"}, "echo main"))
+		// --stop-timeout is the command's, whether it heeds the signal or not.
+		b := start(t, script(bin, []string{"--stop-timeout=300ms", "--on-stop=sleep 0.6; echo saved"}, `trap "exit 3" TERM; echo up; while :; do sleep 0.05; done`))
+		b.says("up")
+		b.signal(syscall.SIGTERM)
+		if code := b.code(); !strings.Contains(b.out.String(), "saved") {
+			t.Errorf("--on-stop was killed by the command's clock: code %d, %q", code, b.out.String())
+		}
+		b = start(t, script(bin, []string{"--on-start", "echo up; sleep 100"}, "echo main"))
 		b.says("up")
 		b.signal(syscall.SIGTERM)
 		if code := b.code(); code != 143 || strings.Contains(b.out.String(), "main") {

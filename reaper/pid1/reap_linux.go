@@ -149,6 +149,7 @@ func (b *init_) mainEnded(code, sig int) {
 	b.takeTerminal()
 	pid := b.child
 	b.child, b.code, b.cause, b.dirty = 0, code, sig, true
+	b.deadline = 0 // --stop-timeout was for it alone
 	if b.o.ok[code>>6&3]>>(code&63)&1 != 0 {
 		b.code = 0
 	}

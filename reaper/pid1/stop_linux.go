@@ -60,8 +60,6 @@ func (b *init_) due() {
 		if kill(-b.child, sigKILL) != 0 || b.o.noGroup {
 			_ = kill(b.child, sigKILL)
 		}
-	case phaseStop:
-		_ = kill(-b.child, sigKILL)
 	case phaseTurns:
 		b.turnsLate()
 	case phaseService:
