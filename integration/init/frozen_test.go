@@ -113,7 +113,7 @@ func TestFrozenDisk(t *testing.T) {
 		d.freeze()
 		_, _ = io.WriteString(w, "go\n")
 		b.says("reaped")
-		b.says("1 process does not end though killed")
+		b.says("1 process has not ended though killed for 3000 ms")
 		d.thaw() // until then the kernel keeps the namespace
 		if code := b.code(); code != 5 || !strings.Contains(b.out.String(), "usr1") {
 			t.Errorf("code %d\n%s", code, b.out.String())

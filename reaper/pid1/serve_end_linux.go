@@ -149,7 +149,7 @@ func (b *init_) removeTurns() {
 	}
 	for until := now() + removeMost; !b.removeTree(&t, removeDeep, until); {
 		if now() > until {
-			b.say(1).add("remove ").add(str(t.path())).add(": what is in it has not ended")
+			b.say(1).add("remove ").add(str(t.path())).add(": not gone after ").num(removeMost).add(" ms")
 			b.end()
 			return
 		}

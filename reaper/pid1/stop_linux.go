@@ -198,11 +198,11 @@ func (b *init_) tellLeft(n int, where string) {
 	b.say(1)
 	b.countText(n, where)
 	if n == 1 {
-		b.msg.add(" does")
+		b.msg.add(" has")
 	} else {
-		b.msg.add(" do")
+		b.msg.add(" have")
 	}
-	b.msg.add(" not end though killed")
+	b.msg.add(" not ended though killed for ").num(killMost).add(" ms")
 	b.end()
 }
 
