@@ -365,3 +365,25 @@ func BenchmarkAdd(b *testing.B) {
 		l.Add("", e)
 	}
 }
+
+// What was added just before the log is closed is written: a writer that has two
+// reasons to wake up takes them in any order.
+func TestWhatIsAddedLastIsWritten(t *testing.T) {
+	dir := t.TempDir()
+	const rounds, each = 60, 2
+	for i := range rounds {
+		l := opened(t, dir)
+		for j := range each {
+			l.Add(event("t1", each*i+j))
+			if j == 0 {
+				flushed(t, l) // the writer waits now
+			}
+		}
+		shut(t, l)
+	}
+	l := opened(t, dir)
+	defer shut(t, l)
+	if n := len(from(t, l, 0, 1000)); n != rounds*each {
+		t.Errorf("%d events of %d are there", n, rounds*each)
+	}
+}

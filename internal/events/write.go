@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"pinfold.dev/internal/ownfile"
 	"slices"
 	"time"
+
+	"pinfold.dev/internal/ownfile"
 )
 
 // Times of the writer.
@@ -44,8 +45,10 @@ func (l *Log) run() {
 			case now := <-look.C:
 				l.retire(now)
 			case <-l.closing:
-				l.finish()
-				return
+				if len(l.batch()) == 0 { // else it came just before
+					l.finish()
+					return
+				}
 			}
 			continue
 		}
