@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"slices"
 	"syscall"
 
 	"pinfold.dev/internal/sys"
@@ -37,6 +38,9 @@ func (k *keeper) input(q question, m *wire.Input) *wire.Error {
 		return refusal(wire.ErrNotFound, "no such process: "+m.Process)
 	}
 	in := p.io.in
+	if in != nil { // who asked and has gone does not know that it was taken, so it is not
+		in.waiting = slices.DeleteFunc(in.waiting, func(t typed) bool { return t.c.closed })
+	}
 	switch {
 	case len(m.Data) > inputMost:
 		return refusal(wire.ErrProtocol, "more than "+itoa(inputMost)+" bytes of input")
@@ -118,7 +122,7 @@ func (k *keeper) takeTyped(in *input) bool {
 	}
 	switch {
 	case t.c.closed:
-		return true // who asked does not know that it was taken, so it is not
+		return true // as in input
 	case in.eof:
 		k.refuse(t.c, t.id, closedInput())
 		return true
