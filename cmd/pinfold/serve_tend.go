@@ -54,7 +54,8 @@ func (l *dirLock) hold() error {
 	if err := lockSoon(f); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("%s is in use by a running service; stop it, or give this one another --runtime-dir", l.runtime)
+			return fmt.Errorf("%s is in use by a running service; stop it, or give this one another --runtime-dir"+
+				" (what a service that was killed had just started may hold its lock for a moment: then try again)", l.runtime)
 		}
 		return fmt.Errorf("lock the runtime directory: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
 	}
