@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"pinfold.dev/api"
+	"pinfold.dev/pidfd"
 )
 
 // crowd is how many turns live across how many restarts: PINFOLD_TEST_CROWD is
@@ -242,4 +244,41 @@ func TestStopLeavesNoSocket(t *testing.T) {
 		t.Errorf("it was made anew %d times as the service stopped", n)
 	}
 	s.start() // which ends the turn, if that was not seen to its end
+}
+
+// An adopted process that ends while there is no service, and that its parent has
+// not waited for, tells its status to the next.
+func TestAdoptedEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	x := s.begin(api.BeginRequest{})
+	c := exec.Command("sh", "-c", "while [ ! -e "+s.dir+"/go ]; do sleep 0.02; done; exit 22")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+	h, err := pidfd.Open(c.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	id, err := h.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.Adopt(context.Background(), x.ID, api.AdoptRequest{Process: id}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kill()
+	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has exited", func() bool { return stateOf(c.Process.Pid) == 'Z' })
+	s.start()
+	var v api.Turn
+	eventually(t, "its end is told", func() bool { v = s.look(x.ID); return v.Processes[0].Status.State != api.ProcessRunning })
+	if st := v.Processes[0].Status; st.State != api.ProcessExited || st.Code != 22 {
+		t.Errorf("process %s: %+v", p.ID, st)
+	}
 }

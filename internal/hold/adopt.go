@@ -299,8 +299,29 @@ func (x *keeping) reopenAdopted(process string, was api.Identity) (*pidfd.Handle
 			v, why = api.VerdictOwned, []string{"its handle was kept by the service manager"}
 		}
 	}
+	if h == nil && v == api.VerdictGone {
+		if h = unreaped(rec); h != nil {
+			v, why = api.VerdictOwned, append(why, "its parent has not waited for it yet")
+		}
+	}
 	fault.Point("adopt.reopened")
 	return h, v, why
+}
+
+// unreaped opens the recorded process if it has exited and still tells how. Only its
+// inode says for sure that it is that one.
+func unreaped(rec api.Identity) *pidfd.Handle {
+	h, err := pidfd.Open(rec.PID)
+	if err != nil {
+		return nil
+	}
+	if now, err := h.Identity(); err == nil && rec.Ino != 0 && now.Ino == rec.Ino {
+		if _, err := h.ExitStatus(); err == nil {
+			return h
+		}
+	}
+	h.Close()
+	return nil
 }
 
 func startedFrom(process string, was api.Identity, placement string) wire.Started {
