@@ -101,7 +101,7 @@ func (m *Manager) startSurely(ctx context.Context, r *request) error {
 			err = again
 		}
 		if time.Now().After(end) {
-			return again
+			return err
 		}
 		if m.mayComeBack(err) {
 			time.Sleep(backPause)
