@@ -13,8 +13,9 @@ import (
 
 // Bounds of what a request may say.
 const (
-	maxLabel  = 256
-	maxLabels = 64
+	maxLabel      = 256
+	maxLabels     = 64
+	maxLabelBytes = 64 << 10 // of all their names and values
 )
 
 // Begin opens a turn that the caller owns.
@@ -154,8 +155,6 @@ func checkBegin(req api.BeginRequest) error {
 	switch {
 	case len(req.Label) > maxLabel:
 		return api.Errorf(api.CodeBadRequest, "label is %d bytes long, at most %d are kept", len(req.Label), maxLabel)
-	case len(req.Labels) > maxLabels:
-		return api.Errorf(api.CodeBadRequest, "%d labels, at most %d are kept", len(req.Labels), maxLabels)
 	case req.Leftovers != "" && req.Leftovers != api.LeftoversKeep && req.Leftovers != api.LeftoversReap:
 		return api.Errorf(api.CodeBadRequest, "leftovers is %q, not keep or reap", req.Leftovers)
 	case req.OutputMax < 0:
@@ -168,6 +167,9 @@ func checkBegin(req api.BeginRequest) error {
 		return api.Errorf(api.CodeBadRequest, "grace_ms is %d, not between 0 and %d", *req.GraceMS, maxGraceMS)
 	}
 	if err := checkText("label", req.Label); err != nil {
+		return err
+	}
+	if err := checkLabels(req.Labels); err != nil {
 		return err
 	}
 	if err := checkText("session", req.Session); err != nil {

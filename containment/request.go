@@ -113,6 +113,14 @@ func checkLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return api.Errorf(api.CodeBadRequest, "%d labels, at most %d are kept", len(labels), maxLabels)
 	}
+	n := 0
+	for name, value := range labels {
+		n += len(name) + len(value)
+	}
+	if n > maxLabelBytes {
+		return api.Errorf(api.CodeBadRequest, "labels are %d bytes long with their names, at most %d are kept", n, maxLabelBytes).
+			WithRemedy("keep what is longer where the gateway keeps its own, and its key here")
+	}
 	return nil
 }
 

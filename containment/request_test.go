@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"pinfold.dev/api"
@@ -23,6 +24,7 @@ func TestMoreBadLaunches(t *testing.T) {
 		"argv twice":             {api.LaunchRequest{Argv: a, ArgvB64: [][]byte{{65}}}, api.CodeBadRequest},
 		"NUL in argv_b64":        {api.LaunchRequest{ArgvB64: [][]byte{{65, 0}}}, api.CodeBadRequest},
 		"env twice":              {api.LaunchRequest{Argv: a, Env: []string{"A=1"}, EnvB64: [][]byte{[]byte("B=1")}}, api.CodeBadRequest},
+		"long labels":            {api.LaunchRequest{Argv: a, Labels: map[string]string{"a": strings.Repeat("x", maxLabelBytes)}}, api.CodeBadRequest},
 		"bad env_b64":            {api.LaunchRequest{Argv: a, EnvB64: [][]byte{[]byte("B")}}, api.CodeBadRequest},
 		"blank env_add":          {api.LaunchRequest{Argv: a, EnvAdd: []string{""}}, api.CodeBadRequest},
 		"nameless env_add":       {api.LaunchRequest{Argv: a, EnvAdd: []string{"=x"}}, api.CodeBadRequest},

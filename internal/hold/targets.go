@@ -214,6 +214,10 @@ func (l *looking) outside(ctx context.Context, x *hold) error {
 	if err != nil || m.Census == nil {
 		return errors.Join(err, errIf(err == nil, "an empty answer"))
 	}
+	if why := m.Census.Unseen; why != "" {
+		l.out = append(l.out, api.Target{Verdict: api.VerdictUnverifiable, Would: wouldRefuse,
+			Evidence: "the keeper cannot look at all that is below it: " + why, Why: "what has left the turn's cgroup may not be shown"})
+	}
 	for _, o := range m.Census.Outside {
 		if l.seen[o.PID] {
 			continue
