@@ -1538,8 +1538,11 @@ class Output:
         if offset is not None:
             self.offset = offset
         query: Dict[str, Any] = {"follow": "true", "drain_ms": _ms(drain)}
+        empty = 0
         while True:
+            at = self.offset
             lines = self.process.turn.client._again(lambda: self._lines(offset=self.offset, **query))
+            asked = time.monotonic()
             last: Json = {}
             try:
                 for last in lines:
@@ -1553,6 +1556,14 @@ class Output:
             # Without a last line that says next, the answer was cut off.
             if "next" in last and (last.get("eof") or drain is not None and "exit" in last):
                 return
+            # Nor is there an end when nobody keeps the stream any more: of a process
+            # that is over, nothing, at once and twice, is the last. Once can be the service's end.
+            nothing = self.offset == at and time.monotonic() - asked < 1
+            empty = empty + 1 if nothing and "next" in last and "exit" in last else 0
+            if empty > 1:
+                return
+            if self.offset == at:
+                time.sleep(0.05)
 
     def __iter__(self) -> Iterator[Union[bytes, Gap]]:
         return self.follow()

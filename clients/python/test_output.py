@@ -48,6 +48,18 @@ class Spools(ServiceCase):
         self.assertEqual(joined(again.follow(4)), b"two\n")
         self.assertEqual((again.offset, again.status.code), (8, 3))
 
+    def test_follow_ends_when_nobody_keeps_the_stream(self):
+        p = self.t.launch(["sh", "-c", "echo one; sleep 1000 & exit 3"], stdout="spool")
+        self.assertEqual(p.wait(60).code, 3)
+        self.eventually("it is kept", lambda: p.output().read(0).total == 4)
+        os.kill(self.t.refresh()["keeper_pid"], signal.SIGKILL)
+        got = []
+        reader = threading.Thread(target=lambda: got.extend(p.output()), daemon=True)
+        reader.start()
+        reader.join(60)
+        self.assertFalse(reader.is_alive(), "it asks for ever")
+        self.assertEqual(joined(got), b"one\n")
+
     def test_several_readers(self):
         p = self.t.launch(["sh", "-c", "for i in $(seq 200); do echo line $i; done"], stdout="spool")
         want = b"".join(b"line %d\n" % i for i in range(1, 201))
