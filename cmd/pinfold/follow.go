@@ -30,7 +30,8 @@ type follower struct {
 	until   int64 // without follow: where it ends
 	contact bool  // the service answered
 	broken  error // nobody takes the bytes any more
-	quiet   int   // answers in a row that ended with nothing new
+	idle    bool  // the last answer ended with nothing new
+	quiet   int   // answers in a row that did, of a process that is over
 }
 
 // copy returns when there is no more; an error of to is returned as it is.
@@ -53,7 +54,7 @@ func (f *follower) copy(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		if f.quiet > 0 {
+		if f.idle {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
@@ -80,7 +81,7 @@ func (f *follower) once(ctx context.Context) (over bool, err error) {
 		return false, err
 	}
 	f.skip(next)
-	if f.next != began {
+	if f.idle = f.follow && f.next == began; !f.idle {
 		f.quiet = 0
 	}
 	if !f.follow {
