@@ -30,6 +30,10 @@ const (
 // dawdle is the longest pause between two questions whether the turn is over.
 const dawdle = 50 * time.Millisecond
 
+// dyingTime is what those that were killed have at least to be gone, before they are
+// named survivors.
+const dyingTime = time.Second
+
 // wordTime is how long an ending waits for the keeper's word before it does what can
 // be done without.
 const wordTime = time.Second
@@ -356,7 +360,10 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 	held := x.held()
 	launches := x.launchPIDs()
 	var ended []*pidfd.Handle
+	todo := len(held)
 	for id, h := range held {
+		share := time.Until(until) / time.Duration(todo) // one that comes to no end takes nothing from the others
+		todo--
 		if over, err := h.Exited(); err == nil && over {
 			continue
 		}
@@ -370,7 +377,7 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 			did(out, byHandles)
 		}
 		out.Seen++
-		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: time.Until(until), Root: true})
+		res := x.host.fb.End(ctx, p, fallback.Ending{MaxTime: share, Root: true})
 		if res.Outcome != fallback.Dead { // it had no time for that, say
 			_, _, _ = p.Signal(syscall.SIGKILL)
 		}
@@ -380,20 +387,37 @@ func (x *bare) killByHandles(ctx context.Context, until time.Time, out *containm
 		out.Survivors = append(left, out.Survivors...)
 		out.Evidence[id] = append(out.Evidence[id], "held by its handle; its keeper is gone")
 	}
-	awaitGone(ctx, until, ended)
-	out.Survivors = slices.DeleteFunc(out.Survivors, hasEnded)
+	awaitGone(ctx, until, ended, out)
 	nameSurvivors(out, held)
 	x.killKnown(ctx, until, out)
 }
 
-// awaitGone waits until those that were killed have exited, a bound at most: to die
-// takes its time.
-func awaitGone[P interface{ Wait(context.Context) error }](ctx context.Context, until time.Time, all []P) {
-	ctx, cancel := context.WithDeadline(ctx, until)
+// awaitGone waits until those that were killed have exited: to die takes its time,
+// and those before may have used up what there was for all.
+func awaitGone[P interface{ Wait(context.Context) error }](ctx context.Context, until time.Time, all []P, out *containment.Killed) {
+	ctx, cancel := context.WithDeadline(ctx, laterOf(until, time.Now().Add(dyingTime)))
 	defer cancel()
 	for _, p := range all {
 		_ = p.Wait(ctx)
 	}
+	for {
+		out.Survivors = slices.DeleteFunc(out.Survivors, hasEnded)
+		if !slices.ContainsFunc(out.Survivors, func(s api.Survivor) bool { return s.PID > 0 }) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // holdLaunch holds a launched process by a handle of its own, since whoever is told of
@@ -454,8 +478,7 @@ func (x *bare) killKnown(ctx context.Context, until time.Time, out *containment.
 		out.Survivors = append(left, out.Survivors...)
 		ended = append(ended, p)
 	}
-	awaitGone(ctx, until, ended)
-	out.Survivors = slices.DeleteFunc(out.Survivors, hasEnded)
+	awaitGone(ctx, until, ended, out)
 	for id, p := range known {
 		if v, why := p.Verify(); v == api.VerdictOwned {
 			out.Survivors = append(out.Survivors, survivor(p.Identity().PID, ""))

@@ -29,7 +29,14 @@ func hasEnded(s api.Survivor) bool {
 	if s.PID <= 0 {
 		return false
 	}
-	if isGone(s.PID) {
+	h, err := pidfd.Open(s.PID)
+	if err == nil { // a zombie has ended, whoever is to reap it, and whether or not there is a /proc
+		defer h.Close()
+		if over, eerr := h.Exited(); eerr == nil {
+			return over
+		}
+	}
+	if errors.Is(err, pidfd.ErrGone) {
 		return true
 	}
 	m, err := memberOf(s.PID)
