@@ -154,7 +154,7 @@ func TestEscapedIsVouchedFor(t *testing.T) {
 func TestStrangerWithKeepersWords(t *testing.T) {
 	s := begin(t)
 	p1 := s.start("p1", "sleep", "1000")
-	id := strangerIs(t, "sh", "-c", "sleep 1000; exit", "pinfold-init", "keeper", "--turn", s.turn, "--dir", s.hold.facts.Dir)
+	id := strangerIs(t, "sh", "-c", "while sleep 1; do :; done", "pinfold-init", "keeper", "--turn", s.turn, "--dir", s.hold.facts.Dir)
 	live, dead := mustLive(t, id.PID), mustEnd(t, p1.PID)
 	keeper, unit := api.Identity{}, ""
 	s.withFacts(func() {
