@@ -155,4 +155,3 @@ func (x *bare) killKnown(ctx context.Context, until time.Time, out *containment.
 		}
 	}
 }
-

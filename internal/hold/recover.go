@@ -62,7 +62,7 @@ func (h *Host) Recover(ctx context.Context, turn string, facts containment.Facts
 	}
 	x.told = x.whatToHold()
 	if kv, why = x.doubt(kv, why); x.keeper == nil {
-		x.loseKeeper(fmt.Sprintf("it is %s (%v)", kv, why))
+		x.loseKeeper(fmt.Sprintf("it is %s: %s", kv, join(why)))
 		return x, api.VerdictOwned, nil
 	}
 	if err := x.meet(ctx, x.reachSoon); err != nil {
