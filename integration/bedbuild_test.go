@@ -107,10 +107,13 @@ func stage(t *testing.T) string {
 	return dir
 }
 
-// stageFile links or copies a program into dir and returns where it is.
+// stageFile links or copies a program into dir, once, and returns where it is.
 func stageFile(t *testing.T, dir, from string) string {
 	t.Helper()
 	to := filepath.Join(dir, filepath.Base(from))
+	if _, err := os.Stat(to); err == nil {
+		return to
+	}
 	if os.Link(from, to) == nil {
 		return to
 	}
