@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"pinfold.dev/api"
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/pidfd"
 )
 
@@ -43,6 +45,9 @@ func (r *runner) inPlace(ctx context.Context) error {
 		return &exitError{exitService, err}
 	}
 	r.client.Close()
+	if slices.Contains(sigs.kept, caught(syscall.SIGTSTP)) {
+		_ = sys.StopSelf() // the command's signal came before the command
+	}
 	return execute(path, r.launch)
 }
 

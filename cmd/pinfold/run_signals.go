@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"pinfold.dev/internal/sys"
 )
@@ -99,14 +100,20 @@ func (s *signals) drain() {
 		select {
 		case sig := <-s.ch:
 			n, _ := sig.(syscall.Signal)
-			if c := caught(n); c.stops() {
+			c := caught(n)
+			if c.stops() {
 				s.first.CompareAndSwap(nil, &c)
 			}
+			s.kept = append(s.kept, c)
 		default:
 			return
 		}
 	}
 }
+
+// suspendAlone is how long a TSTP waits for the command, which is to stop with us,
+// to be known. Where the service does not answer, a terminal is not held up longer.
+const suspendAlone = 500 * time.Millisecond
 
 // cancelOnStop returns a context that a stopping signal ends. After the
 // returned function has been called, signals are left for forward, with those
@@ -116,16 +123,20 @@ func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 	over, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
+		var alone <-chan time.Time // when we stop without a command
 		for {
 			select {
 			case <-over:
 				return
+			case <-alone:
+				alone = nil
+				s.kept = slices.DeleteFunc(s.kept, func(c caught) bool { return syscall.Signal(c) == syscall.SIGTSTP })
+				_ = sys.StopSelf()
 			case sig := <-s.ch:
 				n, _ := sig.(syscall.Signal)
 				c := caught(n)
-				if n == syscall.SIGTSTP {
-					_ = sys.StopSelf()
-					continue
+				if n == syscall.SIGTSTP && alone == nil {
+					alone = time.After(suspendAlone)
 				}
 				if len(s.kept) < cap(s.ch) {
 					s.kept = append(s.kept, c)

@@ -13,7 +13,7 @@ import (
 func TestSignalsBeforeTheAnswer(t *testing.T) {
 	s := catchSignals()
 	ctx, cancel := s.cancelOnStop(t.Context())
-	sent := []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}
+	sent := []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGTSTP} // of those that wait, the lower numbers first
 	for _, sig := range sent {
 		if err := syscall.Kill(syscall.Getpid(), sig); err != nil {
 			t.Fatal(err)

@@ -45,7 +45,7 @@ func TestTTYKeys(t *testing.T) {
 
 func TestTTYResize(t *testing.T) {
 	b := newBed(t)
-	p := b.sit("pinfold", "run", "-t", "--", "bash", "-c", `trap 'echo told' WINCH; echo ready; while :; do stty size; sleep 0.05; done`)
+	p := b.sit("pinfold", "run", "-t", "--", "bash", "-c", `trap 'echo told' WINCH; trap 'exit 130' INT; echo ready; while :; do stty size; sleep 0.05; done`)
 	p.sees("ready")
 	if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 30, Cols: 100}); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestTTYResize(t *testing.T) {
 		}
 		p.sees(fmt.Sprintf("%d %d\r\n", size.Rows, size.Cols))
 	}
-	p.types("\x03")
+	p.types("\x03") // without a trap, bash leaves it to the command that runs, which may have ended just then
 	p.ends(130)
 }
 
