@@ -111,10 +111,7 @@ func TestQuitLosesNoExit(t *testing.T) {
 // An exit that could not be written is not forgotten before it is.
 func TestExitsOnAFullDisk(t *testing.T) {
 	disk := t.TempDir()
-	if err := syscall.Mount("pinfold-test", disk, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skip("mount: ", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(disk, syscall.MNT_DETACH) })
+	smallDisk(t, disk, "size=4m")
 	b := newKeeperIn(t, disk, nil)
 	b.mustHold(false)
 	const n = 150

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"testing"
 	"time"
 	"unsafe"
 
@@ -94,4 +95,16 @@ func withoutClone3(args []string) int {
 		return 99
 	}
 	return become(args)
+}
+
+// smallDisk mounts a tmpfs. A test goes without only where mounting is not permitted.
+func smallDisk(t *testing.T, dir, size string) {
+	t.Helper()
+	switch err := syscall.Mount("pinfold-test", dir, "tmpfs", 0, size); {
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		t.Skip("mounting is not permitted here: ", err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 }

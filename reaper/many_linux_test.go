@@ -312,10 +312,7 @@ func TestIdle(t *testing.T) {
 
 func TestJournalOnAFullDisk(t *testing.T) {
 	disk := t.TempDir()
-	if err := syscall.Mount("pinfold-test", disk, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skip("mount: ", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(disk, syscall.MNT_DETACH) })
+	smallDisk(t, disk, "size=64k")
 	b := newKeeperIn(t, disk, nil)
 	b.mustHold(false)
 	b.mustLaunch(request("p1", "sleep", "60"))
