@@ -102,7 +102,7 @@ type BeginRequest struct {
 	// Label is free text for people (≤ 256 bytes); it reaches the systemd
 	// unit's Description, never a unit name or a path.
 	Label string `json:"label,omitempty"`
-	// Labels are the caller's own keys and values.
+	// Labels are the caller's own keys and values: at most 64, of 64 KiB together.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Session groups turns; empty means none.
 	Session string `json:"session,omitempty"`
