@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"path"
 	"slices"
 
@@ -29,6 +30,8 @@ func RefusePID(pid, self int) error {
 		return fmt.Errorf("signal pid 1: %w: init", ErrRefused)
 	case pid == self:
 		return fmt.Errorf("signal pid %d: %w: ourselves", pid, ErrRefused)
+	case pid > math.MaxInt32: // kill(2) sees the lower half, which may be any of those
+		return fmt.Errorf("signal pid %d: %w: no number of a process", pid, ErrRefused)
 	}
 	return nil
 }
@@ -41,6 +44,8 @@ func RefuseGroup(pgid, self int) error {
 		return fmt.Errorf("signal group %d: %w: not a group of ours", pgid, ErrRefused)
 	case pgid == self:
 		return fmt.Errorf("signal group %d: %w: our own group", pgid, ErrRefused)
+	case pgid > math.MaxInt32:
+		return fmt.Errorf("signal group %d: %w: no number of a group", pgid, ErrRefused)
 	}
 	return nil
 }

@@ -76,6 +76,9 @@ func TestFromStranger(t *testing.T) {
 	if _, err := OpenNumber(tid); !errors.As(err, &te) || te.PID != os.Getpid() {
 		t.Errorf("a thread's number: %v", err)
 	}
+	if h, err := OpenNumber(p.PID() + 1<<32); !errors.Is(err, ErrGone) {
+		t.Errorf("a number whose lower half is its: %v (%v)", h, err)
+	}
 	p.End()
 	if _, err := FromStranger(fd); !errors.Is(err, ErrGone) {
 		t.Errorf("one that has ended: %v", err)

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"errors"
+	"math"
 	"os"
 	"syscall"
 
@@ -14,7 +15,7 @@ var errNotInit = errors.New("not init of a PID namespace of our own")
 // nobody else has it as long as that is so. It is for parents that know that; see
 // package pidfd for everybody else.
 func SignalChild(pid int, sig syscall.Signal) error {
-	if pid <= 1 {
+	if pid <= 1 || pid > math.MaxInt32 { // kill(2) sees the lower half
 		return os.NewSyscallError("kill", syscall.EINVAL)
 	}
 	return os.NewSyscallError("kill", unix.Kill(pid, sig))

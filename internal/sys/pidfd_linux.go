@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"math"
 	"os"
 	"syscall"
 
@@ -34,8 +35,12 @@ type PidfdInfo struct {
 }
 
 // PidfdOpen opens a pidfd, close-on-exec. ESRCH: no such process. A number that
-// is a thread's gives EINVAL, from 6.18 at the latest ENOENT.
+// is a thread's gives EINVAL, from 6.18 at the latest ENOENT. One of more than 32
+// bits is nobody's: the kernel would take its lower half for the number.
 func PidfdOpen(pid, flags int) (int, error) {
+	if pid > math.MaxInt32 {
+		return -1, os.NewSyscallError("pidfd_open", unix.ESRCH)
+	}
 	fd, err := unix.PidfdOpen(pid, flags)
 	return fd, os.NewSyscallError("pidfd_open", err)
 }
