@@ -45,7 +45,7 @@ func TestHangingDisk(t *testing.T) {
 		}
 	}
 	add(l, 1, 3)
-	flushed(t, l)
+	written(t, l)
 	shut(t, l)
 
 	files, _ := filepath.Glob(dir + "/state/events/*.log")
@@ -68,7 +68,7 @@ func TestHangingDisk(t *testing.T) {
 	}
 	began := time.Now()
 	add(l, 21, 3000)
-	if d := time.Since(began); d > 10*time.Second {
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("a hanging disk delays whoever adds: %s", d)
 	}
 	if len(l.recent) > 50+3 || l.Dropped() != 3000-4+1-50 {
@@ -79,9 +79,10 @@ func TestHangingDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	last := l.Last() // before the copy: more may be seen, and reserved, after it
 	copyDir(t, dir+"/run", crashed+"/run")
-	if l2 := opened(t, crashed); l2.Last() < l.Last() {
-		t.Errorf("goes on at %d, %d was seen", l2.Last(), l.Last())
+	if l2 := opened(t, crashed); l2.Last() < last {
+		t.Errorf("goes on at %d, %d was seen", l2.Last(), last)
 	} else {
 		shut(t, l2)
 	}
@@ -94,7 +95,7 @@ func TestHangingDisk(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	add(l, 5000, 5000)
-	flushed(t, l)
+	written(t, l)
 	check := func(l *Log) {
 		t.Helper()
 		got := from(t, l, 0, 7)
@@ -230,9 +231,9 @@ func fullHelper(args []string) error {
 
 // readOnly: the log can be opened and read.
 func readOnly(t tester, dir string, l *Log) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := within()
 	defer cancel()
-	_ = l.Close(ctx)
+	_ = l.Close(ctx) // the disk is full; the writer has closed its file then, else it cannot become read-only
 	if err := syscall.Mount("", dir+"/state", "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 		return os.NewSyscallError("remount", err)
 	}
@@ -240,9 +241,10 @@ func readOnly(t tester, dir string, l *Log) error {
 	if l.Trouble() == nil {
 		return fmt.Errorf("nobody is told of a read-only disk at the start")
 	}
+	last := l.Last() // 1000, or what was reserved
 	key, e := event("t2", 1)
 	l.Add(key, e)
-	seen(t, l, 1001)
+	seen(t, l, last+1)
 	if got := from(t, l, 0, 11); len(got) < 100 || !same(got[len(got)-1], e) {
 		return fmt.Errorf("read-only: %d events", len(got))
 	}
@@ -332,7 +334,7 @@ func TestNobodyWaitsForTheServicesLog(t *testing.T) {
 	}()
 	select {
 	case <-added:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("who adds an event waits")
 	}
 }

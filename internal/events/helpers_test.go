@@ -24,10 +24,11 @@ func within() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*time.Minute)
 }
 
-// opened is a log in a state directory, with small segments.
+// opened is a log in a state directory, with small segments. A machine that is busy
+// is no disk that hangs: only tests of one have little patience.
 func opened(t tester, dir string, change ...func(*Config)) *Log {
 	t.Helper()
-	cfg := Config{StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"), Boot: "b1", Segment: 4000,
+	cfg := Config{StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"), Boot: "b1", Segment: 4000, Patience: time.Hour,
 		Log: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&cfg)
@@ -59,6 +60,20 @@ func flushed(t tester, l *Log) {
 	defer cancel()
 	if err := l.Flush(ctx); err != nil {
 		t.Fatalf("flush: %v", err)
+	}
+}
+
+// written is flushed for a log with so little patience that a disk may seem to hang
+// at any moment.
+func written(t tester, l *Log) {
+	t.Helper()
+	ctx, cancel := within()
+	defer cancel()
+	for l.Flush(ctx) != nil {
+		if ctx.Err() != nil {
+			t.Fatalf("not written: %v", l.Trouble())
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
