@@ -146,7 +146,7 @@ func TestAdoptRefuses(t *testing.T) {
 	s := serve(t, grades(t)[0], options{})
 	c := newCanary(t, s)
 	x, y := s.begin(t, api.BeginRequest{}), s.begin(t, api.BeginRequest{})
-	f := files(t, "one", "two", "held")
+	f := files(t, "one", "two", "held", "theirs")
 	held := y.launch(helper(t, "beat", f[2]))
 	one := outsider(t, nil, "setsid", f[0], f[1])
 	heart(f[1]).beating(t)
@@ -163,6 +163,7 @@ func TestAdoptRefuses(t *testing.T) {
 	corpse := childOf(t, outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "true & exec sleep 3600").pid)
 	eventually(t, "a zombie", func() bool { return stateOf(corpse) == 'Z' })
 	thread := threadOf(t, s.proc.pid)
+	theirs := serve(t, grades(t)[0], options{}).begin(t, api.BeginRequest{})
 	adopt := func(id api.Identity, f *os.File) error {
 		_, err := s.Adopt(t.Context(), x.ID, api.AdoptRequest{Process: id, Tree: true}, f)
 		return err
@@ -195,6 +196,8 @@ func TestAdoptRefuses(t *testing.T) {
 		"another turn's":         {adoptOf(t, x, held.PID), api.AdoptHeld},
 		"its keeper":             {adoptOf(t, x, keeperOf(t, y)), api.AdoptHeld},
 		"its own keeper":         {adoptOf(t, x, keeperOf(t, x)), api.AdoptHeld},
+		"another service's":      {adoptOf(t, x, theirs.launch(helper(t, "beat", f[3])).PID), api.AdoptHeld},
+		"a keeper of that one":   {adoptOf(t, x, keeperOf(t, theirs)), api.AdoptHeld},
 		"a thread of the kernel": {numberedAs(t, x, 2), api.AdoptKernel},
 	} {
 		wantNotAdopted(t, what, k.err, k.want)

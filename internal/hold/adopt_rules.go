@@ -3,9 +3,13 @@ package hold
 import (
 	"errors"
 	"os"
+	"path"
+	"slices"
 
 	"pinfold.dev/api"
+	"pinfold.dev/cgroup"
 	"pinfold.dev/containment"
+	"pinfold.dev/internal/sys"
 	"pinfold.dev/pidfd"
 )
 
@@ -31,7 +35,42 @@ func (x *keeping) mayTake(a containment.Adopting, f *found, along bool) error {
 				WithRemedy("ask from a process that stays alive and that the service can see, or say ancestor (--ancestor)")
 		}
 	}
-	return a.May(k)
+	if err := a.May(k); err != nil {
+		return err
+	}
+	return x.othersTurn(f)
+}
+
+// othersTurn refuses what a turn of another service holds, its keeper, too: it
+// would be taken from it. A turn that we are in ourselves is around us both.
+func (x *keeping) othersTurn(f *found) error {
+	m, _, err := sys.FindCgroup2()
+	if err != nil || f.line == "" {
+		return nil // no cgroup holds it
+	}
+	own, _ := pidfd.OwnCgroups()
+	for at := f.line; at != "/" && at != "."; at = path.Dir(at) {
+		name := turnDirs.FindStringSubmatch(path.Base(at))
+		if name == nil {
+			continue
+		}
+		dir, err := m.Dir(at)
+		if err != nil {
+			return nil // what is above is not to be seen either
+		}
+		d, err := cgroup.Open(dir)
+		if err != nil {
+			continue
+		}
+		nonce, err := d.Nonce()
+		id := d.ID()
+		d.Close()
+		if mark, ok := markOf(nonce); err == nil && ok && mark != x.host.instance && !slices.Contains(own, id) {
+			return api.AdoptHeld.Refuse(f.id.PID, "process %d (%s) is in turn %s of another service: %s", f.id.PID, f.comm, name[1], dir).With("turn", name[1]).
+				WithRemedy("a process is in one turn: end it there")
+		}
+	}
+	return nil
 }
 
 // aboveUs refuses the ancestors of this service.
