@@ -269,7 +269,7 @@ func (f TurnFilter) match(t api.Turn) bool {
 	return t.Kind == "" && (f.Owner == nil || *f.Owner == t.Owner) &&
 		(f.Session == "" || f.Session == t.Session) &&
 		(f.State == "" || f.State == t.State) &&
-		(!f.Live || !t.State.Terminal() || t.Alive > 0)
+		(!f.Live || !t.State.Terminal() || t.Alive != 0) // -1: what it has alive is not known
 }
 
 // TurnOfCgroup tells which turn's cgroup contains the cgroup path, given as

@@ -88,13 +88,18 @@ func (m *Manager) shownTurns() (out []*turn) {
 	defer m.mu.RUnlock()
 	for _, t := range m.turns {
 		t.mu.Lock()
-		if t.hold == nil && t.over == nil && t.found.Do == DeedShow {
+		if t.isShown() {
 			out = append(out, t)
 		}
 		t.mu.Unlock()
 	}
 	slices.SortFunc(out, func(a, b *turn) int { return int(a.seq) - int(b.seq) })
 	return out
+}
+
+// isShown tells that it was not verified, in whatever state it is; the lock is held.
+func (t *turn) isShown() bool {
+	return t.hold == nil && t.over == nil && t.found.Do == DeedShow
 }
 
 // lookAgainAt looks at one, and does what the table says; false: nothing has

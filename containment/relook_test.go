@@ -70,3 +70,61 @@ func TestUnverifiedIsLookedAtAgain(t *testing.T) {
 		}
 	})
 }
+
+// A turn that is over, and of which it is not known what of it lives, is listed with
+// those that live: its leftovers cannot be counted now, or it could not be verified.
+func TestOverAndUncounted(t *testing.T) {
+	serving(t, func(t *testing.T, s *service) {
+		v, err := s.Begin(t.Context(), Caller{UID: 7}, api.BeginRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Launch(t.Context(), v.ID, Caller{UID: 7}, api.LaunchRequest{Argv: []string{"x"}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Finish(t.Context(), v.ID, Caller{UID: 7}, api.FinishRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		listed := func() (alive int) {
+			t.Helper()
+			l, err := s.Turns(t.Context(), TurnFilter{Live: true})
+			if err != nil || len(l) != 1 || l[0].State != api.StateFinished {
+				t.Fatalf("%+v (%v)", l, err)
+			}
+			return l[0].Alive
+		}
+		x := s.host.holds[0]
+		unreleased := func(n int) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.slow.unreleased = n
+		}
+		if n := listed(); n != 1 {
+			t.Errorf("%d alive", n)
+		}
+		unreleased(1)
+		if n := listed(); n != -1 {
+			t.Errorf("uncounted: %d alive", n)
+		}
+		unreleased(0)
+		s.stop()
+		s.host.recover = false
+		s.Manager = New(s.cfg)
+		_ = s.Recover(t.Context())
+		if n := listed(); n != -1 {
+			t.Errorf("unverified: %d alive", n)
+		}
+		l, err := s.RecordsOf(t.Context(), nil)
+		if err != nil || len(l.Records) != 1 || l.Records[0].Standing != api.StandingUnverified {
+			t.Errorf("%+v (%v)", l.Records, err)
+		}
+		s.host.mu.Lock()
+		s.host.recover = true
+		s.host.mu.Unlock()
+		time.Sleep(relookMost + time.Second)
+		if n := listed(); n != 1 {
+			t.Errorf("verified again: %d alive", n)
+		}
+	})
+}

@@ -118,10 +118,10 @@ func (t *turn) receiptNow() (api.Receipt, bool) {
 // show is the turn as callers see it, with a fresh count of what is alive.
 func (t *turn) show() api.Turn {
 	t.mu.Lock()
-	v, h := t.snapshot(), t.hold
+	v, h, unknown := t.snapshot(), t.hold, t.isShown()
 	t.mu.Unlock()
 	if h == nil {
-		if !v.State.Terminal() {
+		if unknown || !v.State.Terminal() {
 			v.Alive = -1
 		}
 		return v

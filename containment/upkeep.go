@@ -122,11 +122,11 @@ func (t *turn) recordInfo() api.TurnRecord {
 		r.Why = t.seen.Error()
 	}
 	switch {
-	case t.view.State.Terminal() && t.hold == nil:
-		r.Standing = api.StandingOver
-	case t.hold == nil && t.found.Do == DeedShow:
+	case t.isShown():
 		r.Standing = api.StandingUnverified
 		r.Remedy = "see why, and mend that: the service looks again within half a minute; nothing of it is signalled meanwhile"
+	case t.view.State.Terminal() && t.hold == nil:
+		r.Standing = api.StandingOver
 	}
 	return r
 }
