@@ -146,7 +146,7 @@ func TestAdoptRefuses(t *testing.T) {
 	s := serve(t, grades(t)[0], options{})
 	c := newCanary(t, s)
 	x, y := s.begin(t, api.BeginRequest{}), s.begin(t, api.BeginRequest{})
-	f := files(t, "one", "two", "held", "theirs")
+	f := files(t, "one", "two", "held")
 	held := y.launch(helper(t, "beat", f[2]))
 	one := outsider(t, nil, "setsid", f[0], f[1])
 	heart(f[1]).beating(t)
@@ -163,7 +163,6 @@ func TestAdoptRefuses(t *testing.T) {
 	corpse := childOf(t, outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "true & exec sleep 3600").pid)
 	eventually(t, "a zombie", func() bool { return stateOf(corpse) == 'Z' })
 	thread := threadOf(t, s.proc.pid)
-	theirs := serve(t, grades(t)[0], options{}).begin(t, api.BeginRequest{})
 	adopt := func(id api.Identity, f *os.File) error {
 		_, err := s.Adopt(t.Context(), x.ID, api.AdoptRequest{Process: id, Tree: true}, f)
 		return err
@@ -196,8 +195,6 @@ func TestAdoptRefuses(t *testing.T) {
 		"another turn's":         {adoptOf(t, x, held.PID), api.AdoptHeld},
 		"its keeper":             {adoptOf(t, x, keeperOf(t, y)), api.AdoptHeld},
 		"its own keeper":         {adoptOf(t, x, keeperOf(t, x)), api.AdoptHeld},
-		"another service's":      {adoptOf(t, x, theirs.launch(helper(t, "beat", f[3])).PID), api.AdoptHeld},
-		"a keeper of that one":   {adoptOf(t, x, keeperOf(t, theirs)), api.AdoptHeld},
 		"a thread of the kernel": {numberedAs(t, x, 2), api.AdoptKernel},
 	} {
 		wantNotAdopted(t, what, k.err, k.want)
@@ -223,6 +220,23 @@ func TestAdoptRefuses(t *testing.T) {
 	y.abandon(0)
 	heart(f[0]).beating(t)
 	c.lives()
+}
+
+// What is in a turn of another service stays there.
+func TestAdoptFromAnotherService(t *testing.T) {
+	needCgroups(t, grades(t)[0])
+	x := serve(t, grades(t)[0], options{}).begin(t, api.BeginRequest{})
+	y := serve(t, grades(t)[0], options{}).begin(t, api.BeginRequest{})
+	held := y.launch(helper(t, "beat", files(t, "held")[0])).PID
+	for what, pid := range map[string]int{"its process": held, "its keeper": keeperOf(t, y)} {
+		was := cgroupOf(t, pid)
+		wantNotAdopted(t, what, adoptOf(t, x, pid), api.AdoptHeld)
+		if in := cgroupOf(t, pid); in != was {
+			t.Errorf("%s is in %s, not in %s", what, in, was)
+		}
+	}
+	x.abandon(0)
+	y.abandon(0)
 }
 
 func adoptOf(t *testing.T, x *turn, pid int) error {
