@@ -97,12 +97,12 @@ func (b *bed) out(words ...string) string {
 func (b *bed) word(file string) string {
 	b.t.Helper()
 	path := filepath.Join(b.dir, file)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if s, err := os.ReadFile(path); err == nil && strings.HasSuffix(string(s), "\n") {
 			return strings.TrimSpace(string(s))
 		}
 	}
-	b.t.Fatalf("%s has nothing after a minute", file)
+	b.t.Fatalf("%s has nothing after two minutes", file)
 	return ""
 }
 
@@ -116,6 +116,7 @@ type person struct {
 	seen int
 	was  term.State
 	gone chan struct{}
+	all  chan struct{} // closed when nothing more can come to the screen
 }
 
 // sit starts a command on a terminal of 24 rows of 80 columns.
@@ -126,7 +127,7 @@ func (b *bed) sit(words ...string) *person {
 		b.t.Fatal(err)
 	}
 	defer s.Close()
-	p := &person{t: b.t, tty: m, cmd: b.command(words...), out: &syncBuffer{}, gone: make(chan struct{})}
+	p := &person{t: b.t, tty: m, cmd: b.command(words...), out: &syncBuffer{}, gone: make(chan struct{}), all: make(chan struct{})}
 	if err := pty.Setsize(m, &pty.Winsize{Rows: 24, Cols: 80}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func (b *bed) sit(words ...string) *person {
 	if err := p.cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
-	go func() { _, _ = io.Copy(p.out, m) }()
+	go func() { defer close(p.all); _, _ = io.Copy(p.out, m) }()
 	go func() { defer close(p.gone); _ = p.cmd.Wait() }()
 	b.t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -172,7 +173,7 @@ func (p *person) types(s string) {
 func (p *person) sees(pattern string) string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		all := p.out.String()
 		if at := re.FindStringIndex(all[p.seen:]); at != nil {
 			m := all[p.seen+at[0] : p.seen+at[1]]
@@ -180,8 +181,34 @@ func (p *person) sees(pattern string) string {
 			return m
 		}
 	}
-	p.t.Fatalf("no %q within a minute; the screen since then: %q", pattern, p.out.String()[p.seen:])
+	p.t.Fatalf("no %q within three minutes; the screen since then: %q", pattern, p.out.String()[p.seen:])
 	return ""
+}
+
+// hasTerminal waits until a process goes on with the terminal: fg names a job before
+// it gives it that.
+func (p *person) hasTerminal(pid string) {
+	p.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		st := statOf(p.t, pid) // the group in the foreground is its own, and it is not stopped
+		if st[5] == st[2] && st[0] != "T" {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("it does not have the terminal: %v", st[:6])
+		}
+	}
+}
+
+// screen is all that came to it, of commands that have all ended.
+func (p *person) screen() string {
+	p.t.Helper()
+	select {
+	case <-p.all:
+	case <-time.After(2 * time.Minute):
+		p.t.Fatalf("somebody still has the terminal; the screen: %q", p.out.String())
+	}
+	return p.out.String()
 }
 
 // ends waits for the command's end, which must be with this status, and the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -29,7 +30,7 @@ answers. With --records: 0 when nothing there needs to be looked at, 1 when some
 does; others as in "pinfold help exit-codes".`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(c.Context(), doctorTime)
 			defer cancel()
 			if onDisk {
 				l, err := a.client().Records(ctx)
@@ -39,14 +40,14 @@ does; others as in "pinfold help exit-codes".`,
 				return a.doctorRecords(l)
 			}
 			h, err := a.client().Host(ctx)
-			running := err == nil
-			if !running {
-				h = localHost(a, err)
+			without := ""
+			if err != nil {
+				h, without = localHost(a, err)
 			}
-			if err := a.print(h, func(st style) string { return renderHost(h, running, st) }); err != nil {
+			if err := a.print(h, func(st style) string { return renderHost(h, without, st) }); err != nil {
 				return err
 			}
-			if !running || h.Grade == "" {
+			if without != "" || h.Grade == "" {
 				return status(exitNo)
 			}
 			return nil
@@ -56,12 +57,18 @@ does; others as in "pinfold help exit-codes".`,
 	return c
 }
 
-func renderHost(h api.Host, running bool, st style) string {
+// doctorTime is how long a service is waited for.
+const doctorTime = 10 * time.Second
+
+// renderHost shows what a service told, or what was seen without one, and why: "" is
+// a service that told.
+func renderHost(h api.Host, without string, st style) string {
 	var b strings.Builder
+	running := without == ""
 	if running {
 		fmt.Fprintf(&b, "pinfold %s holds turns at grade %s (asked for %s)\n\n", clean(h.Version), st.paint(bold, string(h.Grade)), h.Asked)
 	} else {
-		fmt.Fprintf(&b, "%s: this is what can be seen without one\n\n", st.paint(bold+";"+yellow, "no service answers"))
+		fmt.Fprintf(&b, "%s: this is what can be seen without one\n\n", st.paint(bold+";"+yellow, without))
 	}
 	t := table{indent: "  "}
 	put := func(k, v string) {
@@ -103,12 +110,21 @@ func renderHost(h api.Host, running bool, st style) string {
 	return b.String()
 }
 
-// localHost is what can be told of a host whose service does not answer.
-func localHost(a *app, why error) api.Host {
+// localHost is what can be told of a host whose service does not answer, or not with
+// what was asked, and which of these.
+func localHost(a *app, why error) (h api.Host, without string) {
 	d := dirsFor(os.Getuid(), a.getenv)
-	h := api.Host{Version: version, UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
+	h = api.Host{Version: version, UID: uint32(os.Getuid()), RuntimeDir: d.runtime, StateDir: d.state}
 	e := asAPIError(why)
+	if errors.Is(why, context.DeadlineExceeded) {
+		e = api.Errorf(api.CodeUnavailable, "it takes connections, and does not answer within %s", doctorTime).
+			WithRemedy("see its log, and whether it is stopped or wants CPU or memory; its turns can wait: a restart loses none")
+	}
+	without = "no service answers"
+	if e.Code != api.CodeUnavailable {
+		without = "a service answers, and does not tell"
+	}
 	h.Checks = append(h.Checks, api.HostCheck{Name: "service", Detail: e.Message, Remedy: e.Remedy})
 	probeLocal(&h)
-	return h
+	return h, without
 }

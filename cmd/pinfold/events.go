@@ -43,10 +43,8 @@ Exit status: 0 printed; others as in "pinfold help exit-codes".`,
 			if c.Flags().Changed("after") && q.Consumer != "" {
 				return usageError(c, "--after and --consumer are both given")
 			}
-			for _, name := range []string{"turn", "session", "consumer"} {
-				if c.Flags().Changed(name) && c.Flag(name).Value.String() == "" {
-					return usageError(c, "--%s is blank", name)
-				}
+			if err := notBlank(c, "turn", "session", "consumer", "kinds"); err != nil {
+				return err
 			}
 			for _, k := range kinds {
 				q.Kinds = append(q.Kinds, api.EventKind(k))

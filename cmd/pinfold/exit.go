@@ -54,6 +54,17 @@ func usageError(c *cobra.Command, format string, args ...any) error {
 		WithRemedy("%s --help", c.CommandPath())}
 }
 
+// notBlank refuses flags that are given and say nothing: a filter that is blank,
+// from a variable that is not set, would mean everything.
+func notBlank(c *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if v := c.Flag(name).Value.String(); c.Flags().Changed(name) && (v == "" || v == "[]") {
+			return usageError(c, "--%s is blank", name)
+		}
+	}
+	return nil
+}
+
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
@@ -69,6 +80,10 @@ func exactArgs(n int) cobra.PositionalArgs {
 func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
+	}
+	c.SuggestionsMinimumDistance = 1 // letters that may be wrong: cobra leaves that at none
+	if len(args[0]) > 4 {
+		c.SuggestionsMinimumDistance = 2 // as when two have changed places
 	}
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		return usageError(c, "no command %q; did you mean %s?", args[0], strings.Join(near, " or "))

@@ -32,6 +32,9 @@ Exit status: see "pinfold help exit-codes".`,
   pinfold jobs --session chat-42 --json`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if err := notBlank(c, "session", "turn", "cwd"); err != nil {
+				return err
+			}
 			if f.Cwd, err = absolute(f.Cwd); err != nil {
 				return err
 			}

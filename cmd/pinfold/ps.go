@@ -21,6 +21,9 @@ PROCS is how many processes were started in a turn through Pinfold, ALIVE how
 many it holds now, descendants included; ? when that cannot be read.`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := notBlank(c, "session"); err != nil {
+				return err
+			}
 			l, err := a.client().Turns(c.Context(), all, session)
 			if err != nil {
 				return err

@@ -125,6 +125,6 @@ func TestRenderHost(t *testing.T) {
 	h := api.Host{Version: "0.1.0", Kernel: "6.18.0", Grade: api.GradeCgroup, Asked: api.GradeAuto, CgroupMount: "/sys/fs/cgroup/unified",
 		CgroupRoot: "/sys/fs/cgroup/unified/pinfold", Controllers: []string{}, RuntimeDir: "/run/pinfold", StateDir: "/var/lib/pinfold", Turns: 2,
 		Checks: []api.HostCheck{{Name: "cgroup.kill", OK: true}, {Name: "systemd", Detail: "not running", Remedy: "boot with systemd"}}}
-	golden(t, "host.txt", renderHost(h, true, style{utf8: true}))
-	golden(t, "host-down.txt", renderHost(h, false, style{}))
+	golden(t, "host.txt", renderHost(h, "", style{utf8: true}))
+	golden(t, "host-down.txt", renderHost(h, "no service answers", style{}))
 }

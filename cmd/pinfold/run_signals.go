@@ -39,6 +39,7 @@ func (c caught) group() bool {
 type signals struct {
 	ch    chan os.Signal
 	done  chan struct{}
+	alone time.Duration // suspendAlone
 	first atomic.Pointer[caught]
 	kept  []caught // came before there was a command, in order; forward has them
 }
@@ -52,7 +53,7 @@ func passedOn() []syscall.Signal {
 // catchSignals catches them, but for those that whoever started us wanted
 // ignored: HUP under nohup, INT and QUIT in a script's background.
 func catchSignals(more ...syscall.Signal) *signals {
-	s := &signals{ch: make(chan os.Signal, 64), done: make(chan struct{})}
+	s := &signals{ch: make(chan os.Signal, 64), done: make(chan struct{}), alone: suspendAlone}
 	ignored := ignoredAtStart()
 	for _, sig := range append(passedOn(), more...) {
 		if !ignored(sig) {
@@ -136,7 +137,7 @@ func (s *signals) cancelOnStop(ctx context.Context) (context.Context, func()) {
 				n, _ := sig.(syscall.Signal)
 				c := caught(n)
 				if n == syscall.SIGTSTP && alone == nil {
-					alone = time.After(suspendAlone)
+					alone = time.After(s.alone)
 				}
 				if len(s.kept) < cap(s.ch) {
 					s.kept = append(s.kept, c)

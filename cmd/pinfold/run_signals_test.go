@@ -13,6 +13,7 @@ import (
 // several threads may take.)
 func TestSignalsBeforeTheAnswer(t *testing.T) {
 	s := catchSignals()
+	s.alone = time.Hour // else a busy machine would have TSTP stop this very process
 	ctx, cancel := s.cancelOnStop(t.Context())
 	sent := []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGTSTP}
 	for _, sig := range sent {

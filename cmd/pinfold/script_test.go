@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 //	serve [flags]           start the service on directories below $WORK, wait until it is ready
 //	stopserve TERM|KILL     end it
 //	waitfile FILE           wait until a file is there and not empty
-//	steady FILE...          fail if one of the files grows within a second
+//	steady FILE...          fail if one of the files grows within a second; ! steady waits until all grow
 //	setturn                 set TURN to the turn that is listed first
 //	onejson FIELD command   run a command that must print one JSON object with FIELD
 //	setfrom NAME INDEX      set a variable to a word of the last output
@@ -144,12 +144,12 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func waitFile(ts *testscript.TestScript, neg bool, args []string) {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && strings.HasSuffix(string(b), "\n") {
 			return
 		}
 	}
-	ts.Fatalf("%s is not there after 30 s", args[0])
+	ts.Fatalf("%s is not there after two minutes", args[0])
 }
 
 // steady is how a script sees that a heartbeat has stopped.
@@ -163,10 +163,17 @@ func steady(ts *testscript.TestScript, neg bool, args []string) {
 	for _, name := range args {
 		before[name] = size(name)
 	}
-	time.Sleep(time.Second)
-	for _, name := range args {
-		if grows := size(name) > before[name]; grows != neg {
-			ts.Fatalf("%s: grows is %v", name, grows)
+	if !neg {
+		time.Sleep(time.Second)
+	}
+	for end := time.Now().Add(time.Minute); len(args) > 0; {
+		switch grows := size(args[0]) > before[args[0]]; {
+		case grows == neg:
+			args = args[1:]
+		case !neg || time.Now().After(end):
+			ts.Fatalf("%s: grows is %v", args[0], grows)
+		default:
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }

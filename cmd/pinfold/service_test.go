@@ -72,7 +72,7 @@ func openUp(dir string) error {
 // ready returns when the service answers.
 func (s *service) ready(socket string) error {
 	c := &client.Client{Socket: socket}
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		_, err := c.Host(context.Background())
 		if err == nil {
 			return nil
@@ -122,8 +122,8 @@ func stopServe(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(s.cmd.Process.Signal(sig))
 	select {
 	case <-s.gone:
-	case <-time.After(60 * time.Second):
-		ts.Fatalf("the service is still there 60 s after %s\n%s", args[0], s.log)
+	case <-time.After(2 * time.Minute):
+		ts.Fatalf("the service is still there two minutes after %s\n%s", args[0], s.log)
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *service) clean(socket string, p place) (left []string) {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-s.gone:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		_ = s.cmd.Process.Kill()
 		<-s.gone
 	}
@@ -183,7 +183,7 @@ func removeCgroup(dir string) []string {
 		return nil
 	})
 	_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		for i := len(below) - 1; i >= 0; i-- {
 			_ = os.Remove(below[i])
 		}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"pinfold.dev/internal/sys/systest"
@@ -56,9 +55,7 @@ func TestManyDescriptors(t *testing.T) {
 func TestManyDoubts(t *testing.T) {
 	systest.Root(t)
 	dir, beside := space(t)
-	cmd := suite.Command(t, "elsewhere", beside, filepath.Dir(dir)+"/mnt", "sub/file", "detached many")
-	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-	p := systest.Start(t, cmd)
+	p := systest.Start(t, elsewhere(t, beside, filepath.Dir(dir)+"/mnt", "detached many"))
 	p.Line(t)
 	_, err := mustUses(t, beside).Of(t.Context(), handle(t, p.PID()))
 	if err == nil || !strings.Contains(err.Error(), errMore.Error()) || strings.Count(err.Error(), "\n") > 2*mostDoubts {

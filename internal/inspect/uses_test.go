@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,14 +144,22 @@ func TestUsesOfThreads(t *testing.T) {
 	}
 }
 
+// elsewhere is the helper in a mount namespace of its own. Its standard error is a
+// pipe: if ours is a file, that would be on a mount which is hidden from there.
+func elsewhere(t *testing.T, dir, place string, how ...string) *exec.Cmd {
+	t.Helper()
+	cmd := suite.Command(t, "elsewhere", append([]string{dir, place, "sub/file"}, how...)...)
+	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	cmd.Stderr = struct{ io.Writer }{os.Stderr}
+	return cmd
+}
+
 // A process in another mount namespace has another name for the same place.
 func TestUsesElsewhere(t *testing.T) {
 	systest.Root(t)
 	dir, beside := space(t)
 	place := filepath.Dir(dir) + "/mnt"
-	cmd := suite.Command(t, "elsewhere", beside, place, "sub/file")
-	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-	p := systest.Start(t, cmd)
+	p := systest.Start(t, elsewhere(t, beside, place))
 	p.Line(t)
 	pid := p.PID()
 	if uses := of(t, beside, pid); !slices.Contains(uses, Use{"open", place + "/sub/file"}) {
@@ -176,9 +185,7 @@ func TestUsesHidden(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(other, syscall.MNT_DETACH) })
 	for _, how := range []string{"", "root", "above", "detached", "map", "detached map"} {
-		cmd := suite.Command(t, "elsewhere", beside, filepath.Dir(dir)+"/mnt", "sub/file", how)
-		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-		p := systest.Start(t, cmd)
+		p := systest.Start(t, elsewhere(t, beside, filepath.Dir(dir)+"/mnt", how))
 		p.Line(t)
 		uses, err := mustUses(t, beside).Of(t.Context(), handle(t, p.PID()))
 		hidden, elsewhere := strings.HasPrefix(how, "detached"), how == "root" || how == "above" // its program is out of its own sight then

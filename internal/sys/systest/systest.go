@@ -82,11 +82,13 @@ func (s *Suite) play(name string) int {
 
 func (s *Suite) check(before map[string]string) int {
 	code := 0
-	for fd, to := range descriptors() {
-		if before[fd] != to {
-			fmt.Fprintf(os.Stderr, "left open: descriptor %s, %s\n", fd, to)
-			code = 1
-		}
+	left := leftOpen(before)
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = leftOpen(before) {
+		time.Sleep(10 * time.Millisecond) // a goroutine may be about to close it
+	}
+	for _, what := range left {
+		fmt.Fprintf(os.Stderr, "left open: descriptor %s\n", what)
+		code = 1
 	}
 	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" || testing.Short() {
 		return code
@@ -98,6 +100,16 @@ func (s *Suite) check(before map[string]string) int {
 		}
 	}
 	return code
+}
+
+// leftOpen is what is open and was not before.
+func leftOpen(before map[string]string) (left []string) {
+	for fd, to := range descriptors() {
+		if before[fd] != to {
+			left = append(left, fd+", "+to)
+		}
+	}
+	return left
 }
 
 // descriptors lists what is open, after the runtime has opened its own.
@@ -147,6 +159,7 @@ type Proc struct {
 	*exec.Cmd
 	out    *bufio.Reader
 	waited sync.Once
+	over   chan struct{} // closed when it was waited for
 }
 
 // Start starts a command and kills and reaps it when the test is over.
@@ -172,12 +185,32 @@ func StartGently(t testing.TB, cmd *exec.Cmd) *Proc {
 	if cmd.Stdout == nil {
 		cmd.Stdout = w
 	}
-	err = cmd.Start()
+	p := &Proc{Cmd: cmd, out: bufio.NewReader(out), over: make(chan struct{})}
+	err = p.start()
 	w.Close()
 	if err != nil {
 		t.Fatalf("start %s: %v", cmd.Path, err)
 	}
-	return &Proc{Cmd: cmd, out: bufio.NewReader(out)}
+	return p
+}
+
+// start starts it on a thread that is there as long as it is: Pdeathsig is for the
+// end of the thread, and one on which some goroutine ends locked ends with it.
+func (p *Proc) start() error {
+	if p.SysProcAttr == nil || p.SysProcAttr.Pdeathsig == 0 {
+		return p.Start()
+	}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.Start()
+		started <- err
+		if err == nil {
+			<-p.over
+		}
+	}()
+	return <-started
 }
 
 // PID is its process id.
@@ -209,6 +242,7 @@ func (p *Proc) Rest(t testing.TB) string {
 // End kills it, if it has not ended, and reaps it.
 func (p *Proc) End() {
 	p.waited.Do(func() {
+		defer close(p.over)
 		_ = p.Process.Kill()
 		_ = p.Cmd.Wait()
 	})
@@ -216,7 +250,10 @@ func (p *Proc) End() {
 
 // Reap waits for it to end by itself and returns its state.
 func (p *Proc) Reap() *os.ProcessState {
-	p.waited.Do(func() { _ = p.Cmd.Wait() })
+	p.waited.Do(func() {
+		defer close(p.over)
+		_ = p.Cmd.Wait()
+	})
 	return p.ProcessState
 }
 
@@ -318,7 +355,7 @@ func release(s string) (out [2]int) {
 // Until calls ok until it returns true, for up to a generous time.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain: %s", what)
 		}
