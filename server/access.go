@@ -91,3 +91,8 @@ func unverifiable(p Peer) *api.Error {
 func noTurn(id string) *api.Error {
 	return api.Errorf(api.CodeNotFound, "no turn %q", id).WithRemedy("list your turns with `pinfold ps -a`")
 }
+
+// noJob is the same for a job.
+func noJob(id string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "no job %q", id).WithRemedy("list your jobs with `pinfold jobs -a`")
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,5 +172,18 @@ func TestOnlyFromOutside(t *testing.T) {
 	}
 	if found != 5 {
 		t.Errorf("%d routes", found)
+	}
+}
+
+// Who asks for a job is told of a job, also where there is no such turn: jobs are
+// asked for long after their turns have gone.
+func TestNoJobIsToldAsAJob(t *testing.T) {
+	c := start(t, Config{}).client(t)
+	for _, id := range []string{"absent-p1", "absent"} {
+		_, err := c.Job(t.Context(), id)
+		var e *api.Error
+		if !errors.As(err, &e) || e.Code != api.CodeNotFound || e.Message != "no job "+strconv.Quote(id) || !strings.Contains(e.Remedy, "pinfold jobs") {
+			t.Errorf("%s: %+v", id, err)
+		}
 	}
 }

@@ -264,7 +264,7 @@ func (c *call) answer() (v any, err error) {
 	if c.job != "" { // whoever may deal with the turn that launched it may deal with the job
 		var ok bool
 		if c.turn, _, ok = containment.JobTurn(c.job); !ok {
-			return nil, api.Errorf(api.CodeNotFound, "no job %q", c.job).WithRemedy("list your jobs with `pinfold jobs -a`")
+			return nil, noJob(c.job)
 		}
 	}
 	if err := c.allowed(c.r.Context()); err != nil {
@@ -292,6 +292,9 @@ func (c *call) allowed(ctx context.Context) error {
 		t.owner, t.found = owner, err == nil
 	}
 	if err := decide(c.conn.peer, c.route.does, t); err != nil {
+		if c.job != "" && err.Code == api.CodeNotFound {
+			return noJob(c.job)
+		}
 		return err
 	}
 	return nil

@@ -179,6 +179,8 @@ func TestServerOutlivesItsFounder(t *testing.T) {
 		v := plan.Servers[0]
 		if v.Socket != "unix:"+socket || v.Process != p.ID || len(v.Clients) != 1 || v.Clients[0].PID != q.PID {
 			t.Errorf("the server: %+v", v)
+		} else if c := v.Clients[0]; c.Comm == "" || c.PPID == 0 || c.RSS == 0 {
+			t.Errorf("its client is told without what is known of it: %+v", c)
 		}
 		if n := len(plan.Targets); n != 2 {
 			t.Errorf("%d targets: %+v", n, plan.Targets)

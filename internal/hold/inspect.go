@@ -148,19 +148,12 @@ func (x *keeping) servers(ctx context.Context, members []*pidfd.Handle, of map[i
 // client describes one that is connected. One that is no process of this host, or
 // that cannot be looked at, has only an address.
 func client(c inspect.Client) api.Member {
-	m := api.Member{PID: c.PID, Comm: c.From}
 	if c.PID == 0 {
-		return m
+		return api.Member{Comm: c.From}
 	}
-	if b, err := sys.ProcFile(c.PID, "stat"); err == nil {
-		if s, err := sys.ParseStat(b); err == nil {
-			m.PPID, m.State, m.Comm = s.PPID, string(s.State), s.Comm
-		}
-	}
-	if b, err := sys.ProcFile(c.PID, "status"); err == nil {
-		if s, err := sys.ParseStatus(b); err == nil {
-			m.UID = s.UID
-		}
+	m, err := memberOf(c.PID)
+	if err != nil {
+		return api.Member{PID: c.PID, Comm: c.From}
 	}
 	if b, err := sys.ProcFile(c.PID, "cgroup"); err == nil {
 		m.Cgroup, _ = sys.ParseCgroup(b)
