@@ -122,8 +122,9 @@ type Gap struct {
 // InputAnswer answers POST …/stdin.
 type InputAnswer struct {
 	Process string `json:"process"`
-	// Bytes is how many were taken; in the order of one request, they reach
-	// the process without others between.
+	// Bytes is how many were taken. They reach the process in their order; those
+	// of a request with a Content-Length of at most 64 KiB all together, or none
+	// of them, and without others between.
 	Bytes  int64 `json:"bytes"`
 	Closed bool  `json:"closed,omitempty"` // stdin was closed after them
 	Grade  Grade `json:"grade"`

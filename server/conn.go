@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -54,6 +55,9 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 	if w := c.watched.Load(); len(b) == 1 && n == 1 && w != nil { // net/http's own look-out, which ends here
 		w.start()
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.EOF // as io.Reader has it: else net/http takes a body that was cut off for a whole one
 	}
 	return max(n, 0), err // it says -1 with an error
 }

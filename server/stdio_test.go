@@ -317,6 +317,59 @@ func TestWriterThatVanishes(t *testing.T) {
 	}
 }
 
+// What was cut off is no end: a process that reads to its end must not take half
+// of it for the whole.
+func TestInputThatIsCutOff(t *testing.T) {
+	for _, c := range []struct{ name, head, body string }{
+		{"with a length", "Content-Length: 100000", "half"},
+		{"in chunks", "Transfer-Encoding: chunked", "4\r\nhalf\r\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := keeping(t)
+			stdin := s.engine.openStdin()
+			conn := s.raw(t)
+			conn.send(t, "POST /v1/turns/one/processes/p1/stdin?close=true HTTP/1.1\r\nHost: x\r\n"+c.head+"\r\n\r\n"+c.body)
+			if got := <-stdin; got != "half" {
+				t.Errorf("%q came", got)
+			}
+			for s.engine.writers.Load() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			conn.Close()
+			select {
+			case got, open := <-stdin:
+				t.Errorf("then %q came, open %t", got, open)
+			case <-time.After(300 * time.Millisecond):
+			}
+		})
+	}
+}
+
+// A line that came in two pieces is one: another writer's is not in between.
+func TestInputOfOneRequestIsTogether(t *testing.T) {
+	s, _ := keeping(t)
+	stdin := s.engine.openStdin()
+	const ask = "POST /v1/turns/one/processes/p1/stdin HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"
+	a, b := s.raw(t), s.raw(t)
+	a.send(t, ask+"one")
+	b.send(t, ask+"other\n")
+	if got := <-stdin; got != "other\n" {
+		t.Errorf("%q came", got)
+	}
+	a.send(t, "...")
+	if got := <-stdin; got != "one..." {
+		t.Errorf("then %q", got)
+	}
+	c := s.raw(t)
+	c.send(t, ask+"cut")
+	c.Close()
+	select {
+	case got := <-stdin:
+		t.Errorf("%q came of what was cut off", got)
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
 func TestStreamsOfProcesses(t *testing.T) {
 	s, _ := keeping(t)
 	c := s.client(t)
