@@ -75,8 +75,9 @@ func TestPause(t *testing.T) {
 // An unknown option, no command: the code is our own, the line says which.
 func TestUsage(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		for args, says := range map[string]string{"--yolo": "unknown option --yolo", "-e 300 -- true": "300", "--": "no command", "-r 1 true": "value: 1",
-			"--kill-remaining=x -- true": "value: x", "--status here -- true": "value: here", "-p": "-p"} {
+		for args, says := range map[string]string{"--yolo": "unknown option --yolo", "-e 300 -- true": "300", "--": "no command", "-r 1 true": "--rewrite wants FROM:TO, two signals, bad value: 1",
+			"--kill-remaining=x -- true": "--kill-remaining wants a time such as 5s or 500ms, bad value: x",
+			"--status here -- true":      "--status wants the absolute path of a file, bad value: here", "-p": "-p"} {
 			code, out := result(t, stage{Argv: append([]string{bin}, strings.Fields(args)...)})
 			if code != 125 || !strings.Contains(out, says) {
 				t.Errorf("%s: code %d, %q", args, code, out)

@@ -20,7 +20,7 @@ func Describe(version string) (a Answer, ok bool) {
 	}
 	envp, _ := syscall.SlicePtrFromStrings(os.Environ())
 	var o options
-	v, bad := parse(&o, list{&argv[0]}, list{&envp[0]})
+	v, bad, of := parse(&o, list{&argv[0]}, list{&envp[0]})
 	if v == verdictMode {
 		return Answer{}, false
 	}
@@ -30,10 +30,10 @@ func Describe(version string) (a Answer, ok bool) {
 	case asTini, asCatatonit:
 		return describeTini(v, bad, version, o.as == asCatatonit), true
 	}
-	return describeSelf(v, bad, version), true
+	return describeSelf(v, bad, of, version), true
 }
 
-func describeSelf(v verdict, bad, version string) Answer {
+func describeSelf(v verdict, bad string, of *flag, version string) Answer {
 	switch v {
 	case verdictHelp:
 		return Answer{Out: Usage}
@@ -44,9 +44,29 @@ func describeSelf(v verdict, bad, version string) Answer {
 	case verdictUnknown:
 		return Answer{Err: "pinfold-init: unknown option " + bad + "\n" + short, Code: codeUsage}
 	case verdictArgument:
+		if of != nil {
+			return Answer{Err: "pinfold-init: --" + of.long + " wants " + of.describeValue() + ", bad value: " + bad + "\n" + short, Code: codeUsage}
+		}
 		return Answer{Err: "pinfold-init: bad or missing value: " + bad + "\n" + short, Code: codeUsage}
 	}
 	return Answer{Err: "pinfold-init: no command\n" + short, Code: codeUsage}
+}
+
+// describeValue tells what an option of ours takes.
+func (f *flag) describeValue() string {
+	switch f.id {
+	case flStatus:
+		return "the absolute path of a file"
+	case flServe:
+		return "a program"
+	case flOK:
+		return "a code from 0 to 255"
+	case flRewrite:
+		return "FROM:TO, two signals"
+	case flPdeath, flStopSignal:
+		return "a signal"
+	}
+	return "a time such as 5s or 500ms"
 }
 
 func describeTini(v verdict, bad, version string, catatonit bool) Answer {
@@ -128,7 +148,7 @@ an orphan, and end as it ends (128 + N for signal N).
       --on-start LINE          run this with sh before COMMAND; COMMAND starts only
                                if it ends with 0
       --on-stop LINE           run this with sh when COMMAND has ended
-      --status FILE            keep a report there, as JSON
+      --status FILE            keep a report there (an absolute path), as JSON
   -P, --pause                  no COMMAND: reap until TERM or INT
   -v, --verbose                say more; three times for every signal
   -q, --quiet                  say nothing but why COMMAND does not start

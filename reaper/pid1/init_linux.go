@@ -99,7 +99,7 @@ func boot(sp unsafe.Pointer, mask uint64) {
 	b.argv = list{(**byte)(unsafe.Add(sp, 8))}
 	b.envp = b.argv.from(argc + 1)
 	b.mask = mask
-	if v, _ := parse(&b.o, b.argv, b.envp); v != verdictRun {
+	if v, _, _ := parse(&b.o, b.argv, b.envp); v != verdictRun {
 		return
 	}
 	b.live()
@@ -116,7 +116,7 @@ func bootPlain(arg unsafe.Pointer) {
 	var b init_
 	a := (*plainArgs)(arg)
 	b.argv, b.envp, b.mask, b.plain = a.argv, a.envp, a.mask, true
-	if v, _ := parse(&b.o, b.argv, b.envp); v != verdictRun {
+	if v, _, _ := parse(&b.o, b.argv, b.envp); v != verdictRun {
 		exit(codeUsage)
 	}
 	tid, _ := sys(syscall.SYS_GETTID, 0, 0, 0)

@@ -5,18 +5,19 @@ type parser struct {
 	argv list
 	i    int    // the word that is read
 	bad  string // the word that is to blame
+	of   *flag  // whose value it is, or nil
 	o    *options
 }
 
 // parse reads argv and the environment into o. For what is not verdictRun it says
-// whose fault it is.
-func parse(o *options, argv, envp list) (v verdict, bad string) {
+// whose fault it is: a word, and the option whose value that is, if it is one.
+func parse(o *options, argv, envp list) (v verdict, bad string, of *flag) {
 	o.defaults(personaOf(str(argv.at(0))), envp)
 	if argv.at(0) == nil || argv.at(1) == nil {
-		return verdictUsage, ""
+		return verdictUsage, "", nil
 	}
 	if o.as == asSelf && isMode(str(argv.at(1))) {
-		return verdictMode, ""
+		return verdictMode, "", nil
 	}
 	p := parser{argv: argv, i: 1, o: o}
 	for ; ; p.i++ {
@@ -34,7 +35,7 @@ func parse(o *options, argv, envp list) (v verdict, bad string) {
 			v = p.short(w)
 		}
 		if v != verdictRun {
-			return v, p.bad
+			return v, p.bad, p.of
 		}
 	}
 	for s := sigTSTP; o.as == asDumb && o.session && s <= sigTTOU; s++ {
@@ -44,12 +45,12 @@ func parse(o *options, argv, envp list) (v verdict, bad string) {
 	}
 	o.command = argv.from(p.i)
 	if argv.at(p.i) == nil && !o.pause {
-		return verdictUsage, ""
+		return verdictUsage, "", nil
 	}
 	if o.pause && o.serve {
-		return verdictArgument, "--pause with --serve"
+		return verdictArgument, "--pause with --serve", nil
 	}
-	return verdictRun, ""
+	return verdictRun, "", nil
 }
 
 func (o *options) defaults(as persona, envp list) {
@@ -200,6 +201,7 @@ func (p *parser) apply(f *flag, value string, has bool) verdict {
 		ok = o.setValue(f.id, value, has)
 	}
 	if !ok {
+		p.of = f
 		return p.blame(verdictArgument, value)
 	}
 	return verdictRun

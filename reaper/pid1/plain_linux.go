@@ -47,7 +47,7 @@ func Run() {
 	}
 	a.argv, a.envp = list{&argv[0]}, list{&envp[0]}
 	var o options
-	if v, _ := parse(&o, a.argv, a.envp); v != verdictRun {
+	if v, _, _ := parse(&o, a.argv, a.envp); v != verdictRun {
 		return
 	}
 	runtime.LockOSThread()
