@@ -292,8 +292,12 @@ func (m *Manager) Receipt(ctx context.Context, id string) (api.Receipt, error) {
 		if r, ok := t.receiptNow(); ok {
 			return r, nil
 		}
-		return api.Receipt{}, api.Errorf(api.CodeNotFound, "turn %s is %s and has no receipt yet", id, t.state()).
-			WithRemedy("end it with `pinfold finish %s` or `pinfold abandon %s`", id, id)
+		st := t.state()
+		err := api.Errorf(api.CodeNotFound, "turn %s is %s and has no receipt yet", id, st)
+		if st == api.StateOpen {
+			return api.Receipt{}, err.WithRemedy("end it with `pinfold finish %s` or `pinfold abandon %s`", id, id)
+		}
+		return api.Receipt{}, err.WithRemedy("wait for it with `pinfold wait %s`", id)
 	}
 	r, err := m.ended(id)
 	if err != nil {

@@ -70,6 +70,33 @@ func TestAbandonTwiceGivesOneReceipt(t *testing.T) {
 	})
 }
 
+// Who asks too early for a receipt is told what there is to do: to wait, once the
+// turn is ending.
+func TestReceiptThatIsToCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, h, _ := manager(0)
+		id := begun(t, m, api.BeginRequest{})
+		launched(t, m, id)
+		remedy := func(want string) {
+			t.Helper()
+			_, err := m.Receipt(t.Context(), id)
+			var e *api.Error
+			if !errors.As(err, &e) || e.Code != api.CodeNotFound || !strings.Contains(e.Remedy, want) {
+				t.Errorf("%+v", err)
+			}
+		}
+		remedy("pinfold finish " + id)
+		h.holds[0].slow.fence = time.Second
+		go m.Abandon(t.Context(), id, root, api.AbandonRequest{})
+		time.Sleep(time.Second / 2)
+		remedy("pinfold wait " + id)
+		time.Sleep(time.Second)
+		if r, err := m.Receipt(t.Context(), id); err != nil || !r.Complete {
+			t.Errorf("%+v (%v)", r, err)
+		}
+	})
+}
+
 func TestFinishFirstStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, h, _ := manager(0)
