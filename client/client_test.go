@@ -102,6 +102,25 @@ func TestContextsErrorIsReturned(t *testing.T) {
 	}
 }
 
+// late is a context that is done some time after its deadline, as on a busy machine.
+type late struct {
+	context.Context
+	at time.Time
+}
+
+func (l late) Deadline() (time.Time, bool) { return l.at, true }
+
+// Who dials goes by the deadline: that it was seen there first is no trouble of the
+// way to the service.
+func TestDialersDeadlineIsTheContexts(t *testing.T) {
+	slow, cancel := context.WithTimeout(within(t), 50*time.Millisecond)
+	defer cancel()
+	ctx := late{slow, time.Now()}
+	if _, err := (&Client{Socket: listen(t, func(net.Conn) {})}).WaitTurn(ctx, "one"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
 // A connection that is lost is told, and the request is not sent again.
 func TestLostConnectionIsTold(t *testing.T) {
 	seen := make(chan string, 9)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"pinfold.dev/api"
 )
@@ -20,13 +21,22 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		}
 	}
 	nc, err := dial(ctx, path)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !over(ctx) {
 		return nil, unreachable(path, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &sender{Conn: nc}, nil
+}
+
+// over tells whether the time to ask is over. Who dials goes by the deadline, and may
+// see it a moment before the context does: that one is waited for.
+func over(ctx context.Context) bool {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }
 
 // unreachable says why there is no connection, and what to do.

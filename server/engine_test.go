@@ -35,6 +35,7 @@ type memory struct {
 	stdin   chan string
 	writers atomic.Int32 // to stdin, just now
 	holders atomic.Int32 // of turns, just now
+	waiters atomic.Int32 // for the ends of turns, just now
 	whys    []error      // why holding ended
 }
 
@@ -179,6 +180,8 @@ func (m *memory) WaitProcess(ctx context.Context, turn, proc string) (api.Proces
 }
 
 func (m *memory) WaitTurn(ctx context.Context, id string) (api.Turn, error) {
+	m.waiters.Add(1)
+	defer m.waiters.Add(-1)
 	return m.until(ctx, id, func(t *api.Turn) bool { return t.State.Terminal() })
 }
 

@@ -72,7 +72,7 @@ func TestRefusedRequests(t *testing.T) {
 
 // Bytes that are no request get an answer like all others, or none.
 func TestGarbage(t *testing.T) {
-	s := start(t, Config{HeaderTimeout: time.Second, BodyTimeout: time.Second, WriteTimeout: time.Second})
+	patient, head, body := start(t, Config{}), start(t, Config{HeaderTimeout: time.Second}), start(t, Config{BodyTimeout: time.Second})
 	post := "POST /v1/turns HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	for _, c := range []struct {
 		name, text string
@@ -100,6 +100,13 @@ func TestGarbage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			s := patient // a busy machine takes its time, too: only where something never comes is there little
+			switch {
+			case c.status == 0:
+				s = head
+			case c.status == 408, strings.HasSuffix(c.name, "never comes"):
+				s = body
+			}
 			conn := s.raw(t)
 			_, _ = conn.Write([]byte(c.text)) // it may be refused half-way
 			resp, err := http.ReadResponse(conn.in, nil)
@@ -156,7 +163,7 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 		}
 	}
 	open[0].Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := s.client(t).Host(within(t)); err == nil {
 			break
 		} else if time.Now().After(end) {
@@ -221,9 +228,15 @@ func TestSlowReaders(t *testing.T) {
 	if most := uint64(maxHeavy*12+40) << 20; m.HeapInuse > most {
 		t.Errorf("%d readers hold %d MiB", readers, m.HeapInuse>>20)
 	}
-	must[api.Host](t)(s.client(t).Host(within(t))) // small answers go on
-	v, err := s.client(t).Turn(within(t), "t1")
+	_, err := s.client(t).Host(within(t))                                                                   // small answers go on
 	for end := time.Now().Add(time.Minute); errors.Is(err, api.ErrUnavailable) && time.Now().Before(end); { // a busy machine makes slow readers of us, too
+		_, err = s.client(t).Host(within(t))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	v, err := s.client(t).Turn(within(t), "t1")
+	for end := time.Now().Add(time.Minute); errors.Is(err, api.ErrUnavailable) && time.Now().Before(end); {
 		v, err = s.client(t).Turn(within(t), "t1")
 	}
 	if err != nil || len(v.Label) != len(label) { // in its time

@@ -45,7 +45,7 @@ func TestKeptSocket(t *testing.T) {
 		}
 		done <- err
 	}()
-	_ = waits.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = waits.SetReadDeadline(time.Now().Add(time.Minute))
 	b := make([]byte, 5)
 	if n, err := waits.Read(b); err != nil || string(b[:n]) != "hello" {
 		t.Errorf("who had waited read %q, %v", b[:n], err)

@@ -188,7 +188,7 @@ func turnCgroup(t *testing.T) (*os.File, string) {
 	t.Cleanup(func() {
 		dir.Close()
 		for _, d := range []string{leaf, filepath.Dir(leaf), top} {
-			for range 50 {
+			for range 3000 {
 				if err = syscall.Rmdir(d); err != syscall.EBUSY {
 					break
 				}

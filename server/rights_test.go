@@ -18,6 +18,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
+	"pinfold.dev/internal/sys/systest"
 )
 
 // descriptors counts this process's, once the connections of the test are gone.
@@ -34,7 +35,7 @@ func descriptors(t testing.TB) int {
 func flat(t testing.TB, before int) {
 	t.Helper()
 	var now int
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if now = descriptors(t); now <= before {
 			return
 		}
@@ -294,9 +295,12 @@ func TestDescriptorsOfAUserAreBounded(t *testing.T) {
 		c.send(t, "GET /v1/host HT", files...)
 		defer c.Close()
 	}
+	held := func() int { return descriptors(t) - before }
+	bounded := func() bool { n := held(); return n >= maxFDsParty && n <= maxFDsParty+2*conns }
+	systest.Until(t, "the descriptors of half requests", bounded)
 	time.Sleep(200 * time.Millisecond)
-	if n := descriptors(t) - before; n > maxFDsParty+2*conns || n < maxFDsParty {
-		t.Errorf("%d descriptors are held", n)
+	if !bounded() {
+		t.Errorf("%d descriptors are held", held())
 	}
 	must[api.Host](t)(s.client(t).Host(within(t)))
 }
@@ -320,14 +324,15 @@ func TestClientsKilledMidway(t *testing.T) {
 		_ = cmd.Wait()
 	}
 	flat(t, before)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	s.unaccounted(t)
+}
+
+// unaccounted waits until no client is accounted for any more.
+func (s *service) unaccounted(t testing.TB) {
+	t.Helper()
+	systest.Until(t, "that clients which are gone are not accounted for", func() bool {
 		s.limits.mu.Lock()
-		n := len(s.limits.by)
-		s.limits.mu.Unlock()
-		if n == 0 {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal("the dead clients are still accounted for")
-		}
-	}
+		defer s.limits.mu.Unlock()
+		return len(s.limits.by) == 0
+	})
 }

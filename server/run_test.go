@@ -85,7 +85,7 @@ func TestLaunchAndWaitEndsFirst(t *testing.T) {
 // Large requests are few at a time while they are large: one that waits for its
 // process is not any more, and keeps nobody from listing turns or from launching.
 func TestWaitingIsNoLargeRequest(t *testing.T) {
-	s := start(t, Config{BodyTimeout: 5 * time.Second})
+	s := start(t, Config{BodyTimeout: 20 * time.Second})
 	s.engine.add("one", uint32(os.Getuid()))
 	large := launchText(`{"argv":["` + strings.Repeat("x", smallBody) + `"]}`)
 	large = strings.Replace(large, "/processes", "/processes?wait=true", 1)

@@ -20,7 +20,7 @@ import (
 
 // within is a deadline for what should take no time.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -122,7 +122,7 @@ func TestWaiters(t *testing.T) {
 
 func TestAbandonWithoutWaiting(t *testing.T) {
 	s := start(t, Config{})
-	s.engine.slow = time.Second
+	s.engine.slow = time.Hour
 	s.engine.add("one", uint32(os.Getuid()))
 	c, ctx := s.client(t), within(t)
 	if _, err := c.AbandonNow(ctx, "one", api.AbandonRequest{Epoch: 9}); !errors.Is(err, api.ErrStaleEpoch) {
@@ -131,6 +131,7 @@ func TestAbandonWithoutWaiting(t *testing.T) {
 	if v := must[api.Turn](t)(c.AbandonNow(ctx, "one", api.AbandonRequest{})); v.State != api.StateEnding {
 		t.Errorf("at once: %+v", v)
 	}
+	s.engine.change("one", func(t *api.Turn) { t.State = api.StateAbandoned })
 	if v := must[api.Turn](t)(c.WaitTurn(ctx, "one")); v.State != api.StateAbandoned {
 		t.Errorf("later: %+v", v)
 	}
@@ -138,6 +139,7 @@ func TestAbandonWithoutWaiting(t *testing.T) {
 	if status, body := s.ask(t, "POST", "/v1/turns/two/abandon?wait=false", ""); status != 202 {
 		t.Errorf("status %d %s", status, body)
 	}
+	s.engine.change("two", func(t *api.Turn) { t.State = api.StateAbandoned })
 }
 
 func TestStoppingLeavesTurnsAndTellsWaiters(t *testing.T) {
@@ -146,7 +148,7 @@ func TestStoppingLeavesTurnsAndTellsWaiters(t *testing.T) {
 	c, ctx := s.client(t), within(t)
 	answers := make(chan error, 1)
 	go func() { _, err := c.WaitTurn(ctx, "one"); answers <- err }()
-	time.Sleep(50 * time.Millisecond)
+	systest.Until(t, "a waiter", func() bool { return s.engine.waiters.Load() == 1 })
 	if err := s.stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}

@@ -121,6 +121,7 @@ func TestStuckReader(t *testing.T) {
 	if _, err := io.WriteString(stuck, "GET /v1/turns/one/processes/p1/output?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
+	awaitReaders(t, out, 1)
 	want := bytes.Repeat([]byte("sixteen letters\n"), 1<<16) // 1 MiB, more than a socket takes
 	o, err := s.client(t).Output(t.Context(), "one", "p1", client.OutputQuery{Follow: true})
 	if err != nil {

@@ -40,16 +40,24 @@ func TestDeadClientsThatSentMore(t *testing.T) {
 			flat(t, before)
 		})
 	}
-	s.limits.mu.Lock()
-	defer s.limits.mu.Unlock()
-	if len(s.limits.by) != 0 {
-		t.Errorf("dead clients are accounted for: %v", s.limits.by)
-	}
+	s.unaccounted(t)
 }
 
 // A body that does not come has its time once, not once more for the rest.
 func TestLateBodyHasItsTimeOnce(t *testing.T) {
 	const most = 5 * time.Second
+	over := 2 * most
+	for try := 0; over >= 2*most && try < 3; try++ { // a busy machine may take as long, once
+		over = lateBody(t, most)
+	}
+	if over >= 2*most {
+		t.Errorf("closed after %v", over)
+	}
+}
+
+// lateBody is how long a connection lives whose request's body never comes whole.
+func lateBody(t *testing.T, most time.Duration) time.Duration {
+	t.Helper()
 	s := start(t, Config{BodyTimeout: most})
 	s.engine.add("one", uint32(os.Getuid()))
 	before := descriptors(t)
@@ -68,9 +76,8 @@ func TestLateBodyHasItsTimeOnce(t *testing.T) {
 	if _, err := c.in.ReadByte(); err != io.EOF {
 		t.Error(err)
 	}
-	if over := time.Since(begun); over >= 2*most {
-		t.Errorf("closed after %v", over)
-	}
+	over := time.Since(begun)
 	c.Close()
 	flat(t, before)
+	return over
 }

@@ -76,6 +76,9 @@ func (f *follower) once(ctx context.Context) (over bool, err error) {
 	if err := f.take(o); err != nil {
 		return false, err
 	}
+	if f.broken != nil {
+		return true, nil // what comes after it is no gap
+	}
 	next, err := o.Next()
 	if err != nil {
 		return false, err

@@ -30,11 +30,13 @@ func statOf(t *testing.T, pid string) []string {
 
 // what is what a process is to those around it. The numbers that differ from run
 // to run are its own. The mask is read without a fork, around which bash has
-// another.
+// another, and not line by line: bash reads ahead and goes back, in a file whose lines
+// change in length meanwhile.
 const what = `read -r x </proc/$$/stat; set -- ${x##*) }
 echo "ppid $2 session $4 tty $5 self-leads-group $(($3 == $$)) group $3"
 ulimit -n; ulimit -Hn; umask; pwd
-while read -r line; do case $line in SigBlk*|SigIgn*|NoNewPrivs*|Groups*|CapEff*) echo "$line";; esac; done </proc/$$/status
+mapfile -t lines </proc/$$/status
+for line in "${lines[@]}"; do case $line in SigBlk*|SigIgn*|NoNewPrivs*|Groups*|CapEff*) echo "$line";; esac; done
 echo /proc/self/fd/*
 env | sort | grep -v '^_='`
 

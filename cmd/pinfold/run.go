@@ -85,7 +85,7 @@ func (a *app) runCmd() *cobra.Command {
 }
 
 func (a *app) runner(c *cobra.Command, f *runFlags, tf *turnFlags, args []string) (*runner, error) {
-	r := &runner{app: a, client: a.client(), turn: f.turn}
+	r := &runner{app: a, client: a.client(), turn: f.turn, stays: f.stays()}
 	var err error
 	if r.launch, err = f.request(c, args); err != nil {
 		return nil, err

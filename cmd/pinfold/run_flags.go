@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -101,11 +103,10 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 		return req, usageError(c, "--min-grade: %q is not a grade", minGrade)
 	}
 	if req.Cwd == "" {
-		wd, err := os.Getwd()
-		if err != nil {
+		var err error
+		if req.Cwd, err = f.here(); err != nil {
 			return req, &exitError{exitService, fmt.Errorf("find the current directory: %w; name one with --cwd", err)}
 		}
-		req.Cwd = wd
 	}
 	if f.cwdNearest {
 		req.CwdPolicy = api.CwdNearest
@@ -129,6 +130,28 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 	req.Env, err = withEnv(c, base, f.env)
 	return req, err
 }
+
+// here is the current directory. It need not be one that we may look at, and with
+// --in-place none that still has a name: then that is empty.
+func (f *runFlags) here() (string, error) {
+	wd, err := os.Getwd()
+	if err == nil {
+		return wd, nil
+	}
+	if known, kerr := syscall.Getwd(); kerr == nil {
+		return known, nil
+	}
+	switch was := os.Getenv("PWD"); {
+	case f.cwdNearest && filepath.IsAbs(was):
+		return was, nil
+	case f.stays():
+		return "", nil
+	}
+	return "", err
+}
+
+// stays tells that the command is to run right here.
+func (f *runFlags) stays() bool { return f.inPlace && f.cwd == "" && !f.cwdNearest }
 
 // isOfUnit reports whether a service manager's variables are meant for this
 // process, by the pid that they name: then they are for what it becomes, too.

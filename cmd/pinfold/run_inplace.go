@@ -58,6 +58,9 @@ func (r *runner) enterCwd() error {
 	} else if r.launch.Umask != "" {
 		return &exitError{exitService, fmt.Errorf("--umask: %q is not octal", r.launch.Umask)}
 	}
+	if r.stays {
+		return nil
+	}
 	dir := r.launch.Cwd
 	for {
 		err := os.Chdir(dir)

@@ -22,6 +22,7 @@ type runner struct {
 	client *client.Client
 	turn   string // given, or begun
 	own    bool   // begun by us
+	stays  bool   // in the directory that we are in: it may have no name, nor let us in again
 	begin  api.BeginRequest
 	launch api.LaunchRequest
 }

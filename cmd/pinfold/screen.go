@@ -107,6 +107,10 @@ func (s *screen) showOne(ctx context.Context, st shown) error {
 		return nil
 	case f.broken == nil:
 		return fmt.Errorf("show %s of %s in turn %s: %w", st.name, s.p.ID, s.p.Turn, err)
+	case !errors.Is(err, syscall.EPIPE): // which is told by nobody
+		fmt.Fprintf(s.stderr, "pinfold: what the command writes is not shown: %s%s", clean(err.Error()), s.term.eol())
+	}
+	switch {
 	case s.watch:
 		s.stopped.Store(int32(syscall.SIGPIPE))
 		s.leave()
