@@ -20,7 +20,7 @@ import (
 )
 
 // bound is far more than any kill takes here.
-const bound = 30 * time.Second
+const bound = 2 * time.Minute
 
 // scenario puts processes into a cgroup and returns those that have to go.
 type scenario func(t *testing.T, d *Dir) []int

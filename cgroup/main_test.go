@@ -100,7 +100,7 @@ func testDir(t testing.TB) *Dir {
 }
 
 func discard(t testing.TB, d *Dir) {
-	if _, err := d.Kill(context.Background(), 20*time.Second); err != nil {
+	if _, err := d.Kill(context.Background(), bound); err != nil {
 		t.Errorf("clean up: %v", err)
 	}
 	if err := d.Remove(context.Background()); err != nil {

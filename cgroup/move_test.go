@@ -38,7 +38,7 @@ func TestMoveAll(t *testing.T) {
 						t.Errorf("%d has ended", h.PID())
 					}
 				}
-				if k, err := to.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+				if k, err := to.Kill(t.Context(), bound); err != nil || k.EmptyAt.IsZero() {
 					t.Errorf("%+v, %v", k, err)
 				}
 				for _, h := range hs {

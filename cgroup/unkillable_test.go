@@ -92,10 +92,13 @@ func TestKillUnkillable(t *testing.T) {
 	p.Line(t)
 	systest.Until(t, "it hangs", func() bool { s, ok := readStat(w.PID(), "stat"); return ok && s.State == 'D' })
 
-	k, err := d.Kill(t.Context(), 100*time.Millisecond)
-	if err != nil || !k.EmptyAt.IsZero() || len(k.Survivors) != 1 {
-		t.Fatalf("%+v, %v", k, err)
-	}
+	var k Killed
+	systest.Until(t, "the end of the other", func() bool { // on a busy machine it takes its time
+		if k, err = d.Kill(t.Context(), 100*time.Millisecond); err != nil || !k.EmptyAt.IsZero() {
+			t.Fatalf("%+v, %v", k, err)
+		}
+		return len(k.Survivors) == 1
+	})
 	s := k.Survivors[0]
 	if s.PID != w.PID() || s.State != "D" || s.Comm != "sh" || s.TID != 0 {
 		t.Errorf("survivor %+v", s)
