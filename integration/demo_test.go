@@ -24,6 +24,28 @@ func TestDemo(t *testing.T) {
 	d.leavesNothing(t)
 }
 
+// TestDemoAsUser is without a service manager and without a cgroup that may be
+// written: what holds the turn then is proved to be gone.
+func TestDemoAsUser(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	dir := stage(t)
+	for _, name := range []string{"demo.sh", "mess.sh"} {
+		stageFile(t, dir, filepath.Join(demoDir(t), name))
+	}
+	bin := Binaries(t)
+	for _, name := range []string{"pinfold", "pinfold-init"} {
+		stageFile(t, dir, filepath.Join(bin, name))
+	}
+	d := startDemoAs(t, dir, dir, 65534)
+	d.ends(t, 0)
+	d.proved(t)
+	if out := d.out.String(); strings.Contains(out, "at grade scope") || strings.Contains(out, "at grade cgroup") {
+		t.Errorf("nobody has a cgroup:\n%s", out)
+	}
+	d.leavesNothing(t)
+}
+
 // TestDemoInterrupted is Ctrl-C while the mess is at its worst.
 func TestDemoInterrupted(t *testing.T) {
 	needRoot(t)
@@ -83,6 +105,11 @@ type demo struct {
 
 func startDemo(t *testing.T, bin, dir string) *demo {
 	t.Helper()
+	return startDemoAs(t, bin, dir, os.Getuid())
+}
+
+func startDemoAs(t *testing.T, bin, dir string, uid int) *demo {
+	t.Helper()
 	tmp, err := os.MkdirTemp("", "pinfold-demo-test.")
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +119,12 @@ func startDemo(t *testing.T, bin, dir string) *demo {
 	d.cmd.Env = append(os.Environ(), "PINFOLD_BIN="+bin, "TMPDIR="+tmp, "LC_ALL=C.UTF-8", "NO_COLOR=1")
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if uid != os.Getuid() {
+		d.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
+		if err := os.Chown(tmp, uid, uid); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

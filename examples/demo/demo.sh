@@ -3,7 +3,8 @@
 # every way that loses them elsewhere; abandoning it ends all of them and
 # nothing else; the script then proves that. "make demo" builds and runs it.
 #
-# It needs root, or a user with a systemd user manager. Everything it makes is
+# It needs root, or a user with a systemd user manager; without either the turn
+# is held without a cgroup, less well. Everything it makes is
 # below one temporary directory and one cgroup, and is removed at the end, also
 # on Ctrl-C. It exits with 1 when a proof fails.
 set -u -o pipefail
@@ -64,7 +65,8 @@ for i in {1..200}; do
 done
 field() { sed -n 's/^  "'"$1"'": "\(.*\)",\{0,1\}$/\1/p' "$2"; }
 parent=$(field cgroup_parent "$tmp/host")
-say "A service, private to this demo. It holds turns at grade $(field grade "$tmp/host")."
+grade=$(field grade "$tmp/host")
+say "A service, private to this demo. It holds turns at grade $grade."
 
 # --------------------------------------------------------- a canary, and a turn
 (while :; do
@@ -117,6 +119,12 @@ gone() { # no recorded pid is a process with the recorded start time
 	done < <(identities)
 }
 nogroup() { [ -n "$cgroup" ] && [ ! -e "$cgroup" ]; }
+nokeeper() {
+	local cmd
+	for cmd in /proc/[0-9]*/cmdline; do
+		! grep -qa "keeper.--turn.$turn" "$cmd" 2>/dev/null || { echo "    ${cmd%/cmdline} is there"; return 1; }
+	done
+}
 alive() { [ -d "/proc/$canary" ] && [ "$canary_after" -gt "$canary_before" ]; }
 
 before=$(sizes) canary_before=$(wc -l <"$tmp/canary")
@@ -124,7 +132,10 @@ sleep 1
 after=$(sizes) canary_after=$(wc -l <"$tmp/canary")
 prove "no heartbeat in a second, of ${#names[@]} that beat before" quiet
 prove "none of $(identities | wc -l) recorded processes (pid and start time) is there" gone
-prove "the turn's cgroup is gone: $cgroup" nogroup
+case $grade in
+scope | cgroup) prove "the turn's cgroup is gone: $cgroup" nogroup ;;
+*) prove "the turn's keeper is gone, which was what held it at grade $grade" nokeeper ;;
+esac
 prove "the canary lives: $((canary_after - canary_before)) heartbeats in that second" alive
 [ "$bad" = 0 ] || fail "a proof failed"
 say "Done: everything of the turn ended, and nothing else."
