@@ -112,6 +112,13 @@ func (m *Manager) closeJob(t *turn, j *job, note string) {
 	m.awaitExit(t, j.Process)
 	t.mu.Lock()
 	t.mergeHeld()
+	p := t.byID[j.Process]
+	untold := p != nil && p.view.Status.State == api.ProcessRunning && !m.stopped()
+	t.mu.Unlock()
+	if untold { // its cgroup is empty
+		t.exited(Exit{Process: j.Process, At: time.Now(), Status: api.Status{State: api.ProcessLost, Why: "it is gone, and nobody has told how it ended"}})
+	}
+	t.mu.Lock()
 	t.jobEnded(j, note)
 	t.mu.Unlock()
 	if err := m.save(t); err != nil {

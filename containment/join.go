@@ -163,12 +163,13 @@ func (m *Manager) leaveJoined(t *turn, process string) {
 	}
 }
 
-// rejoin finds the processes again that had joined; the lock is not held.
+// rejoin finds the processes again that had joined, or were ejected: nobody tells how
+// they end but their handles. The lock is not held.
 func (m *Manager) rejoin(t *turn, h Hold) {
 	t.mu.Lock()
 	var joined []api.Process
 	for _, p := range t.procs {
-		if p.view.InPlace && p.view.Status.State == api.ProcessRunning {
+		if p.byHandle() && p.view.Adopted == nil && p.view.Status.State == api.ProcessRunning {
 			joined = append(joined, p.view)
 		}
 	}

@@ -66,10 +66,15 @@ func (p *process) knownBy() []string {
 
 // endSeen is by what the end of one was seen that did not get lost.
 func (p *process) endSeen() string {
-	if p.view.InPlace || p.view.Adopted != nil || p.view.Placement == "join" {
+	if p.byHandle() {
 		return "its pidfd told how it ended; its parent reaped it"
 	}
 	return "its keeper reaped it"
+}
+
+// byHandle tells that it is no child of the keeper, which knows nothing of it.
+func (p *process) byHandle() bool {
+	return p.view.InPlace || p.view.Adopted != nil || p.view.Placement == "join"
 }
 
 // seenEmpty is by what a turn was seen to be over.
