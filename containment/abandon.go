@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"pinfold.dev/api"
@@ -20,13 +21,15 @@ func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.Aban
 	}
 	t, ok := m.live(id)
 	if !ok {
-		return m.Receipt(ctx, id)
+		r, err := m.Receipt(ctx, id)
+		return m.andJobs(ctx, r, err, c, req)
 	}
 	if err := t.checkEpoch(req.Epoch); err != nil {
 		return api.Receipt{}, err
 	}
 	if req.Leftovers && t.leaves() {
-		return m.endLeftovers(t, fmt.Sprintf("on request of uid %d", c.UID))
+		r, err := m.endLeftovers(t, fmt.Sprintf("on request of uid %d", c.UID))
+		return m.andJobs(ctx, r, err, c, req)
 	}
 	e := m.endRequest(t, c, req.Reason, req.GraceMS)
 	if req.Jobs {
@@ -35,7 +38,40 @@ func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.Aban
 	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
 		return api.Receipt{}, err
 	}
-	return t.awaitReceipt(ctx)
+	r, err := t.awaitReceipt(ctx)
+	if t.endsJobs() {
+		return r, err // and has waited for them, as long as it may
+	}
+	return m.andJobs(ctx, r, err, c, req)
+}
+
+// endsJobs tells whether the ending that stands is one that ends jobs, too.
+func (t *turn) endsJobs() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ending != nil && t.ending.Jobs == api.FateEnd
+}
+
+// andJobs ends the jobs, where that was asked for, of a turn that was ended: by
+// somebody else, or before, who kept them. The answer tells how they are; the
+// receipt that is kept, how they were.
+func (m *Manager) andJobs(ctx context.Context, r api.Receipt, err error, c Caller, req api.AbandonRequest) (api.Receipt, error) {
+	if err != nil || !req.Jobs || r.State == api.StateLost {
+		return r, err
+	}
+	jobs, refused := m.stopJobs(ctx, c, JobFilter{Turn: r.Turn}, api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason}, false)
+	r.Jobs = slices.Clone(r.Jobs)
+	for _, j := range jobs {
+		if i := slices.IndexFunc(r.Jobs, func(x api.Job) bool { return x.ID == j.ID }); i >= 0 {
+			r.Jobs[i] = j
+		} else {
+			r.Jobs = append(r.Jobs, j)
+		}
+	}
+	if len(refused) > 0 {
+		return r, refused[0].Error
+	}
+	return r, nil
 }
 
 func checkAbandon(req api.AbandonRequest) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"pinfold.dev/api"
 )
@@ -19,6 +20,9 @@ func (m *Manager) Quiet(ctx context.Context, owner *uint32, path string) (api.Qu
 	q := api.Quiet{Path: path, Uses: []api.Use{}, Unseen: []string{}, Grade: m.Grade()}
 	if !filepath.IsAbs(path) {
 		return q, api.Errorf(api.CodeBadRequest, "path %q is not absolute", path)
+	}
+	if strings.Contains(path, "\x00") { // no process has anything there: that would be no answer
+		return q, api.Errorf(api.CodeBadRequest, "path %q is no path: it contains a zero byte", path)
 	}
 	q.Path = filepath.Clean(path) // as it is shown: what .. is, a link decides
 	for _, t := range m.all() {

@@ -128,35 +128,47 @@ func (m *Manager) Plan(ctx context.Context, id string, req api.AbandonRequest) (
 	if req.Jobs {
 		rule.Jobs = api.FateEnd
 	}
-	p := api.Plan{Turn: id, State: t.view.State, Reason: req.Reason, Rule: rule, GraceMS: m.graceOf(t, req.GraceMS).Milliseconds(),
+	grace := m.graceOf(t, req.GraceMS)
+	kept := "the policy for " + string(req.Reason) + " keeps processes"
+	if over := t.view.State.Terminal(); over && req.Leftovers { // no rule keeps them from who asks, and they are killed at once
+		rule.Processes, grace = api.FateEnd, 0
+	} else if over {
+		rule.Processes, kept = api.FateKeep, "it was left running, and is ended by --leftovers only"
+	}
+	p := api.Plan{Turn: id, State: t.view.State, Reason: req.Reason, Rule: rule, GraceMS: grace.Milliseconds(),
 		Mechanism: mechanismOf(t.view.Grade), Targets: []api.Target{}, Servers: []api.Server{}, Grade: t.view.Grade}
 	h := t.hold
 	t.mu.Unlock()
-	keep := rule.Processes == api.FateKeep
 	switch {
-	case p.State.Terminal() && !(req.Leftovers && h != nil):
+	case p.State.Terminal() && (h == nil || !req.Leftovers && !req.Jobs):
 		p.Mechanism, p.Notes = "none", append(p.Notes, "the turn is over: nothing would be touched")
 		return p, nil
 	case h == nil:
 		p.Mechanism, p.Notes = "none", append(p.Notes, "the turn cannot be verified: nothing would be signalled")
 		return p, nil
-	case keep:
+	case rule.Processes == api.FateKeep && !(p.State.Terminal() && req.Jobs):
 		p.Mechanism = "none"
 	}
 	err := m.lookAround(ctx, t, h, &p.Targets, &p.Servers)
-	for i := range p.Targets {
-		g := &p.Targets[i]
-		switch {
-		case g.Job != "" && rule.Jobs == api.FateEnd:
-			g.Would = "signalled"
-		case g.Job == "" && keep && g.Would == "signalled":
-			g.Would, g.Why = "kept", "the policy for "+string(req.Reason)+" keeps processes"
-		}
-	}
+	byRule(p.Targets, rule, kept)
 	if err != nil {
 		p.Notes = append(p.Notes, err.Error())
 	}
 	return p, nil
+}
+
+// byRule enters what a rule makes of what an ending would deal with; kept says why
+// processes are.
+func byRule(targets []api.Target, rule api.EndRule, kept string) {
+	for i := range targets {
+		g := &targets[i]
+		switch {
+		case g.Job != "" && rule.Jobs == api.FateEnd:
+			g.Would, g.Why = "signalled", "it is a job, and jobs are ended, too"
+		case g.Job == "" && rule.Processes == api.FateKeep && g.Would == "signalled":
+			g.Would, g.Why = "kept", kept
+		}
+	}
 }
 
 // lookAround lists what an ending would deal with, jobs among it, and servers
@@ -247,32 +259,42 @@ func (m *Manager) endTheirJobs(ctx context.Context, c Caller, owner *uint32, req
 	if req.Owner != nil {
 		owner = req.Owner
 	}
-	jobs, err := m.Jobs(ctx, JobFilter{Owner: owner, Session: req.Session, Labels: req.Labels})
+	stop := api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason}
+	jobs, refused := m.stopJobs(ctx, c, JobFilter{Owner: owner, Session: req.Session, Labels: req.Labels}, stop, req.DryRun)
+	mu.Lock()
+	defer mu.Unlock()
+	a.Jobs, a.Refused = append(a.Jobs, jobs...), append(a.Refused, refused...)
+}
+
+// stopJobs ends the jobs that a filter names, unless it is only to tell which.
+func (m *Manager) stopJobs(ctx context.Context, c Caller, f JobFilter, req api.StopJobRequest, dry bool) (ended []api.Job, refused []api.RefusedEnd) {
+	jobs, err := m.Jobs(ctx, f)
 	if err != nil {
-		mu.Lock()
-		a.Refused = append(a.Refused, api.RefusedEnd{Error: asAPI(err, api.CodeInternal, "list jobs").(*api.Error)})
-		mu.Unlock()
+		refused = append(refused, api.RefusedEnd{Error: asAPI(err, api.CodeInternal, "list jobs").(*api.Error)})
 	}
+	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
 	for _, j := range jobs {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			id := j.ID
 			var err error
-			if !req.DryRun {
-				j, err = m.StopJob(ctx, j.ID, c, api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason})
+			if !dry {
+				j, err = m.StopJob(ctx, id, c, req)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				a.Refused = append(a.Refused, api.RefusedEnd{ID: j.ID, Error: asAPI(err, api.CodeInternal, "end a job").(*api.Error)})
+				refused = append(refused, api.RefusedEnd{ID: id, Error: asAPI(err, api.CodeInternal, "end a job").(*api.Error)})
 				return
 			}
-			a.Jobs = append(a.Jobs, j)
+			ended = append(ended, j)
 		})
 	}
 	wg.Wait()
+	return ended, refused
 }
 
 // checkMany refuses a request that names nothing, or more than one thing: what

@@ -33,7 +33,7 @@ func (m *Manager) Why(ctx context.Context, id string) (api.Why, error) {
 	}
 	w.Clocks = append(w.Clocks, v.Clocks...)
 	w.Because = t.because(v)
-	h := t.hold
+	h, rule := t.hold, t.rule(api.ReasonStop) // as who abandons it without a reason
 	t.mu.Unlock()
 	if w.Jobs == nil {
 		w.Jobs = []string{}
@@ -41,6 +41,9 @@ func (m *Manager) Why(ctx context.Context, id string) (api.Why, error) {
 	if h != nil {
 		if err := m.lookAround(ctx, t, h, &w.Targets, &w.Servers); err != nil {
 			w.Because = append(w.Because, "not everything could be looked at: "+err.Error())
+		}
+		if !v.State.Terminal() {
+			byRule(w.Targets, rule, "the policy for "+string(api.ReasonStop)+" keeps processes")
 		}
 	}
 	w.Ends = wouldEnd(v, w)

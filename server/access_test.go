@@ -113,13 +113,6 @@ func TestMatch(t *testing.T) {
 		{"GET", "/v1/turns/", "bad_request"},
 		{"GET", "/v1/turns//tree", "bad_request"},
 		{"GET", "/v1/turns/%00", "bad_request"},
-		{"GET", "/v1/turns?session=", "bad_request"}, // blank would mean everything
-		{"GET", "/v1/turns?state=", "bad_request"},
-		{"GET", "/v1/jobs?session=", "bad_request"},
-		{"GET", "/v1/jobs?turn=", "bad_request"},
-		{"GET", "/v1/jobs?cwd=", "bad_request"},
-		{"GET", "/v1/quiet?path=", "bad_request"},
-		{"GET", "/v1/quiet?path=/tmp%00x", "bad_request"}, // and this, that nobody is there
 		{"GET", "/v1/turns/a%2Fb", "bad_request"},
 		{"GET", "/v1/turns/..", "bad_request"},
 		{"GET", "/v1/turns/%2e%2e", "bad_request"},

@@ -28,12 +28,10 @@ const eventsChunk = 256
 
 func events(ctx context.Context, c *call) (*eventsAnswer, error) {
 	a := &eventsAnswer{q: containment.EventQuery{Owner: c.seen(), Turn: c.query.Get("turn"), Session: c.query.Get("session")}}
-	for _, name := range []string{"turn", "session", "kinds", "consumer"} { // blank would mean everything
-		if c.query.Has(name) && c.query.Get(name) == "" {
-			return nil, api.Errorf(api.CodeBadRequest, "%s is blank", name).WithRemedy("leave it out, or name one")
-		}
+	err := c.notBlank("turn", "session", "kinds", "consumer")
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	if a.q.Kinds, err = kinds(c.query.Get("kinds")); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,11 @@ func TestRefusedRequests(t *testing.T) {
 		{"too large", "POST", "/v1/turns", big, 413, "larger"},
 		{"deep", "POST", "/v1/turns", strings.Repeat(`{"limits":`, 20000), 400, ""},
 		{"GET with a body", "GET", "/v1/host", "{}", 400, "no body"},
+		{"blank session", "GET", "/v1/turns?session=", "", 400, "session is blank"}, // would mean everything
+		{"blank state", "GET", "/v1/turns?state=", "", 400, "state is blank"},
+		{"blank session of jobs", "GET", "/v1/jobs?session=", "", 400, "session is blank"},
+		{"blank turn of jobs", "GET", "/v1/jobs?turn=", "", 400, "turn is blank"},
+		{"blank directory of jobs", "GET", "/v1/jobs?cwd=", "", 400, "cwd is blank"},
 		{"unknown parameter", "GET", "/v1/turns?stat=open", "", 400, `"stat"`},
 		{"parameter twice", "GET", "/v1/turns?all=true&all=false", "", 400, "2 times"},
 		{"bad flag", "GET", "/v1/turns?all=1", "", 400, "true or false"},

@@ -28,6 +28,9 @@ func listJobs(ctx context.Context, c *call) (api.JobList, error) {
 	if err != nil {
 		return api.JobList{}, err
 	}
+	if err := c.notBlank("session", "turn", "cwd"); err != nil {
+		return api.JobList{}, err
+	}
 	f := containment.JobFilter{Owner: c.seen(), Session: c.query.Get("session"), Turn: c.query.Get("turn"), Cwd: c.query.Get("cwd"), All: all}
 	jobs, err := c.s.cfg.Engine.Jobs(ctx, f)
 	if jobs == nil {

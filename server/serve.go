@@ -317,6 +317,17 @@ func (c *call) parseQuery() error {
 	return nil
 }
 
+// notBlank refuses parameters that are given and say nothing: a filter that is
+// blank would mean everything.
+func (c *call) notBlank(names ...string) error {
+	for _, name := range names {
+		if c.query.Has(name) && c.query.Get(name) == "" {
+			return api.Errorf(api.CodeBadRequest, "%s is blank", name).WithRemedy("leave it out, or name one")
+		}
+	}
+	return nil
+}
+
 func cmpList(names []string) string {
 	if len(names) == 0 {
 		return "none"

@@ -30,6 +30,9 @@ func listTurns(ctx context.Context, c *call) (api.TurnList, error) {
 	if err != nil {
 		return api.TurnList{}, err
 	}
+	if err := c.notBlank("session", "state"); err != nil {
+		return api.TurnList{}, err
+	}
 	f := containment.TurnFilter{Owner: c.seen(), Session: c.query.Get("session"), State: api.State(c.query.Get("state"))}
 	if f.State != "" && !known(f.State) {
 		return api.TurnList{}, api.Errorf(api.CodeBadRequest, "there is no state %q", clip(string(f.State)))

@@ -1,0 +1,81 @@
+package turns
+
+import (
+	"strings"
+	"testing"
+
+	"pinfold.dev/api"
+)
+
+// What an ending would do is told as it would be: by the rule of the turn, and once
+// it is over by what is asked for. Whoever asks for the end of its jobs then gets
+// that, too: "complete" would be no answer while they run on.
+func TestJobsOfATurnThatIsOver(t *testing.T) {
+	t.Parallel()
+	s := serve(t, grades(t)[0], options{})
+	defer s.stopJobs()
+	x := s.begin(t, api.BeginRequest{Policy: api.EndPolicy{api.ReasonStop: {Processes: api.FateKeep}}})
+	h := hearts(files(t, "left", "made", "given"))
+	p := x.launch(helper(t, "beat", string(h[0])))
+	q := x.launch(helper(t, "beat", string(h[1])))
+	beats(t, h[:2]...)
+	made, err := s.Promote(t.Context(), x.ID, q.ID, api.PromoteRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := s.StartJob(t.Context(), api.JobRequest{Launch: helper(t, "beat", string(h[2]))})
+	if err == nil {
+		given, err = s.Transfer(t.Context(), given.ID, api.TransferRequest{Turn: x.ID})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	would := func(targets []api.Target, process, word, part string) {
+		t.Helper()
+		for _, g := range targets {
+			if g.Process == process && g.Would == word && strings.Contains(g.Why, part) {
+				return
+			}
+		}
+		t.Errorf("%s would not be %s (%s): %+v", process, word, part, targets)
+	}
+	plan := func(req api.AbandonRequest) []api.Target {
+		t.Helper()
+		a, err := s.Plan(t.Context(), x.ID, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Targets
+	}
+	w, err := s.Why(t.Context(), x.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	would(w.Targets, p.ID, "kept", "the policy for stop")
+	would(plan(api.AbandonRequest{Jobs: true}), q.ID, "signalled", "jobs are ended, too")
+	if r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{}); err != nil || len(r.Leftovers) != 1 {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	would(plan(api.AbandonRequest{Leftovers: true}), p.ID, "signalled", "")
+	would(plan(api.AbandonRequest{Jobs: true}), p.ID, "kept", "left running")
+	would(plan(api.AbandonRequest{Jobs: true}), q.ID, "signalled", "jobs are ended, too")
+	beats(t, h...)
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Jobs: true, GraceMS: new(int64(0))})
+	if err != nil || len(r.Jobs) != 2 {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	for _, j := range r.Jobs {
+		if j.State != api.JobEnded || j.ID != made.ID && j.ID != given.ID {
+			t.Errorf("%+v", j)
+		}
+	}
+	stopped(t, h[1], h[2])
+	beats(t, h[0])
+	if _, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Leftovers: true}); err != nil {
+		t.Error(err)
+	}
+	stopped(t, h[0])
+	if q, err := s.Quiet(t.Context(), "/no\x00path"); err == nil || q.Quiet {
+		t.Errorf("what is no path is quiet: %+v", q)
+	}
+}
