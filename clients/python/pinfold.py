@@ -767,7 +767,7 @@ class Client:
             if client.quiet(workspace):
                 shutil.rmtree(workspace)
         """
-        at = _text(os.path.abspath(os.fsdecode(path)), "path")
+        at = _absolute(path, "path")
         q = self._again(lambda: self._call("GET", "/v1/quiet", path=at))
         return Quiet(q["path"], q["quiet"], q["uses"], q["unseen"])
 
@@ -797,7 +797,7 @@ class Client:
     def jobs(self, *, session: str = "", turn: str = "", cwd: Optional[Word] = None, all: bool = False) -> List[Job]:
         """The jobs that have not ended, or all that are known, oldest first: of a
         session, made in a turn or given to it, or in a directory or below."""
-        where = None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd")
+        where = None if cwd is None else _absolute(cwd, "cwd")
         answer = self._again(lambda: self._call("GET", "/v1/jobs", all="true" if all else "", session=session, turn=turn, cwd=where))
         return [Job(self, j) for j in answer["jobs"]]
 
@@ -849,6 +849,14 @@ def _text(s: str, what: str) -> str:
     if "\0" in s:
         raise ValueError(f"{what} holds a null byte: {s!r}")
     return s
+
+
+def _absolute(path: Word, what: str) -> str:
+    """A path of the API. A blank one is none, and not the current directory."""
+    said = os.fsdecode(path)
+    if not said:
+        raise ValueError(f"{what} is blank")
+    return _text(os.path.abspath(said), what)
 
 
 def _is_text(s: str) -> bool:
@@ -1703,7 +1711,7 @@ def _launch_request(fds: _Fds, argv: Args, *, env: Env = None, env_add: Env = No
     return _said(
         **_words("argv", _argv(argv)), **_words("env", None if env is None else _environ(env)),
         env_add=None if env_add is None else _overlay(env_add), stdio=streams,
-        cwd=None if cwd is None else _text(os.path.abspath(os.fsdecode(cwd)), "cwd"), cwd_policy=cwd_policy,
+        cwd=None if cwd is None else _absolute(cwd, "cwd"), cwd_policy=cwd_policy,
         user=_name(user), group=_name(group), groups=None if groups is None else [_name(g) for g in groups],
         umask=None if umask is None else f"{umask:04o}", nice=nice, oom_score_adj=oom_score_adj,
         rlimits={k: {"soft": v[0], "hard": v[1]} for k, v in rlimits.items()} if rlimits else None,

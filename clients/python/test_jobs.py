@@ -185,6 +185,11 @@ class Targets(ServiceCase):
         p.end(grace=0)
         self.assertTrue(self.client.quiet(where))
 
+    def test_a_blank_path_is_none(self):
+        for ask in (lambda: self.client.quiet(""), lambda: self.client.jobs(cwd=""), lambda: self.turn().launch(["true"], cwd="")):
+            with self.assertRaisesRegex(ValueError, "blank"):
+                ask()
+
 
 if __name__ == "__main__":
     unittest.main()

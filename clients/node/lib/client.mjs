@@ -102,7 +102,7 @@ export class Client {
 
   /** Whether no process of any turn or job uses a directory: quiet, uses, unseen. */
   quiet(path) {
-    return this.get('/v1/quiet', { path: resolve(path) });
+    return this.get('/v1/quiet', { path: path && resolve(path) });
   }
 
   /** The jobs that have not ended, or all that are known, oldest first. */

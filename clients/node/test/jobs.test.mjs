@@ -135,5 +135,6 @@ describe('targets', () => {
     assert.deepEqual([quiet, uses.map((u) => [u.turn, u.process, u.pid, u.how])], [false, [[turn.id, p.id, p.pid, 'cwd']]]);
     await p.end({ grace: 0 });
     assert.equal((await client.quiet(dir)).quiet, true);
+    await assert.rejects(client.quiet(''), { code: 'bad_request' }); // which is not the current directory
   });
 });
