@@ -50,7 +50,7 @@ func (l *room) membersOf(pgid int) (out []int, err error) {
 
 // untilMembers waits until a group has n living members.
 func (l *room) untilMembers(pgid, n int) error {
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		m, err := l.membersOf(pgid)
 		if err != nil || len(m) == n {
 			return err
@@ -102,7 +102,7 @@ func groupsInLab(l *room) (any, error) {
 // witnessed: the leader goes, and of two witnesses one remains. The group is ours,
 // and who came later is ours with it.
 func (l *room) witnessed(g *groupRounds) error {
-	a, err := leaderAs(0, "sleep 1001 & sleep 1002 & exec sleep 0.5")
+	a, err := leaderAs(0, "sleep 1001 & sleep 1002 & exec sleep 1007")
 	if err != nil {
 		return err
 	}

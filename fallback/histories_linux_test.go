@@ -64,7 +64,7 @@ func historiesInLab(l *room) (any, error) {
 	start := time.Now()
 	for len(h.Wrong) == 0 {
 		past := time.Since(start) / (time.Duration(ms) * time.Millisecond)
-		if past > 20 || past > 0 && len(h.missed()) == 0 {
+		if past > 100 || past > 0 && len(h.missed()) == 0 {
 			break
 		}
 		h.Steps++

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -93,6 +95,7 @@ func lab(args []string) error {
 	if err != nil {
 		return err
 	}
+	warmThreads()
 	l := &room{args: args[2:], procRoot: root, lacking: modes()[args[0]]}
 	f := labs()[args[1]]
 	if f == nil || l.lacking == nil {
@@ -108,6 +111,26 @@ func lab(args []string) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(out)
+}
+
+// warmThreads makes the threads that Go may want: one that was made later would take a
+// number that is to be somebody's.
+func warmThreads() {
+	const many = 16
+	var up, down sync.WaitGroup
+	release := make(chan struct{})
+	up.Add(many)
+	for range many {
+		down.Go(func() {
+			runtime.LockOSThread() // a locked goroutine has a thread of its own
+			defer runtime.UnlockOSThread()
+			up.Done()
+			<-release
+		})
+	}
+	up.Wait()
+	close(release)
+	down.Wait()
 }
 
 // modes are how the host is made to lack something, for those who end; what is

@@ -84,6 +84,9 @@ func inside([]string) error {
 		return err
 	}
 	res := h.End(context.Background(), root, Ending{MaxTime: 500 * time.Millisecond, Root: true})
+	for try := 0; len(res.Survivors) > 1 && try < 100; try++ { // on a busy machine ends take their time
+		res = h.End(context.Background(), root, Ending{MaxTime: 500 * time.Millisecond, Root: true})
+	}
 	fmt.Println(os.Getpid(), os.Getppid())
 	return json.NewEncoder(os.Stdout).Encode(res)
 }

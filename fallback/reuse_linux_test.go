@@ -132,7 +132,7 @@ func asThread(l *room, r *recycled) error {
 	}
 	defer end(b)
 	task := fmt.Sprintf("%d/task/%d", b.Process.Pid, rec.PID)
-	for range 2000 {
+	for range 60_000 {
 		if _, err = os.Stat(filepath.Join("/proc", task)); err == nil {
 			break
 		}
@@ -269,7 +269,7 @@ func TestRecycled(t *testing.T) {
 			}
 			dirs = append(dirs, dir)
 			t.Cleanup(func() {
-				for end := time.Now().Add(10 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+				for end := time.Now().Add(time.Minute); os.Remove(dir) != nil && time.Now().Before(end); {
 					time.Sleep(time.Millisecond)
 				}
 			})
@@ -346,7 +346,7 @@ func TestTimeNamespace(t *testing.T) {
 	p := systest.Start(t, sleepCommand())
 	unshare := systest.Program(t, "unshare")
 	cmd := systest.Start(t, exec.Command(unshare, "--time", "--boottime", "100000", "sh", "-c",
-		"readlink /proc/self/ns/time; cat /proc/"+strconv.Itoa(p.PID())+"/stat; sleep 1000"))
+		"readlink /proc/self/ns/time; cat /proc/"+strconv.Itoa(p.PID())+"/stat; exec sleep 1000")) // what is ended is the sleep, and not a shell that leaves one
 	ns := cmd.Line(t)
 	var there api.Identity
 	if _, err := fmt.Sscanf(ns, "time:[%d]", &there.TimeNS); err != nil {
