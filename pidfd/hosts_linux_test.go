@@ -1,6 +1,7 @@
 package pidfd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -111,9 +112,20 @@ func startAs(pid int) (*exec.Cmd, error) {
 // again, and tells what is said of the recorded one: with the pidfs inode and
 // without.
 func reuse([]string) error {
-	if err := ownProc(); err != nil {
-		return err
+	err := ownProc()
+	for try := 0; err == nil && try < 100; try++ {
+		if err = reuseOnce(); !errors.Is(err, errTaken) {
+			return err
+		}
+		err = nil
 	}
+	return cmp.Or(err, errTaken)
+}
+
+// errTaken: a thread of Go's got the number.
+var errTaken = errors.New("the number was somebody else's")
+
+func reuseOnce() error {
 	start := startAs
 	x, err := start(0)
 	if err != nil {
@@ -137,7 +149,9 @@ func reuse([]string) error {
 		return err
 	}
 	if y.Process.Pid != rec.PID {
-		return fmt.Errorf("got %d, wanted %d", y.Process.Pid, rec.PID)
+		err := y.Process.Kill()
+		_ = y.Wait()
+		return cmp.Or(err, errTaken)
 	}
 	_, byNumber, _ := OpenVerified(rec)
 	byHandle, _ := h.Verify(rec)
