@@ -60,7 +60,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 	}
 	tend := &tender{o: o, host: host, st: st, lock: lock}
 	m := containment.New(containment.Config{Host: hold.WithTokens{Host: host}, Records: st, Users: &users.Database{}, Log: o.Log,
-		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic,
+		Boot: host.Boot(), UID: uint32(os.Geteuid()), Grace: o.Grace, Bound: o.Bound, Clock: hold.Monotonic(),
 		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Recorded: st.Has, Spare: spareFor, Tend: func() { tend.tend() }, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	tend.m = m
 	spare := keepSpareFiles()

@@ -169,5 +169,8 @@ func OwnAttributes() containment.Own {
 }
 
 // Monotonic is the clock that deadlines are on: the same for each service of a
-// boot.
-func Monotonic() time.Duration { return sys.Monotonic() }
+// boot, in whatever time namespace it runs.
+func Monotonic() func() time.Duration {
+	ahead := sys.MonotonicOffset()
+	return func() time.Duration { return sys.Monotonic() - ahead }
+}

@@ -1,7 +1,9 @@
 package sys
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,6 +18,24 @@ func Monotonic() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// MonotonicOffset is what Monotonic is ahead of the same clock in the host's time
+// namespace, proc_pid_timens_offsets in time_namespaces(7): it differs from one
+// namespace to the other, and never changes in one. 0 before Linux 5.6, or without /proc.
+func MonotonicOffset() time.Duration {
+	b, err := ReadFileAt(unix.AT_FDCWD, "/proc/self/timens_offsets")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		var name string
+		var sec, nsec int64
+		if n, _ := fmt.Sscan(line, &name, &sec, &nsec); n == 3 && (name == "monotonic" || name == "1") {
+			return time.Duration(sec)*time.Second + time.Duration(nsec)
+		}
+	}
+	return 0
 }
 
 // HardLimit is this process's hard limit of a resource, see getrlimit(2).

@@ -7,6 +7,9 @@ import "time"
 // Monotonic returns 0.
 func Monotonic() time.Duration { return 0 }
 
+// MonotonicOffset returns 0.
+func MonotonicOffset() time.Duration { return 0 }
+
 // HardLimit returns ENOSYS.
 func HardLimit(resource int) (uint64, error) { return 0, nosys("prlimit") }
 
