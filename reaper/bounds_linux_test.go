@@ -38,7 +38,7 @@ func TestAnswersTakeNoMemory(t *testing.T) {
 		t.Fatalf("hold: %+v", m.Error)
 	}
 	const children, asked, most = 200, 60, 16 << 20
-	b.mustLaunch(request("p1", "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep 600 & i=$((i+1)); done; touch %s/up; wait", children, b.dir)))
+	b.mustLaunch(request("p1", "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep 600 & i=$((i+1)); done; : >%s/up; wait", children, b.dir)))
 	eventually(t, "all are there", func() bool { _, err := os.Stat(filepath.Join(b.dir, "up")); return err == nil })
 	for range asked {
 		if n := len(b.census().Outside); n != children+1 {
