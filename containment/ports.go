@@ -83,6 +83,10 @@ type Facts struct {
 	Spool       string       `json:"spool,omitempty"`
 	OutputMax   int64        `json:"output_max,omitempty"`
 	Bare        bool         `json:"bare,omitempty"` // there is no cgroup, and all else is there
+
+	// Adopted are those whose end is not known: for Recover, to which they may be all
+	// that a turn without a cgroup has.
+	Adopted []api.Identity `json:"-"`
 }
 
 // Begun tells that something may have been launched: before, the turn cannot be

@@ -90,7 +90,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record, seq uint64) error {
 	if r.Boot != m.cfg.Boot {
 		return m.carry(t, r, m.cfg.Host.Recall(t.id, r.Facts), OtherBoot, fmt.Errorf("the record is of boot %s", r.Boot))
 	}
-	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
+	h, verdict, err := m.cfg.Host.Recover(ctx, t.id, r.facts(), m.hooks(t))
 	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
 	fault.Point("recover.held")
 	return m.carry(t, r, h, verdict, err)
@@ -384,6 +384,7 @@ func reasonIn(s api.State) api.Reason {
 // lose closes a turn that nobody can hold any more; nothing is signalled. The
 // receipt of one that was over stands.
 func (m *Manager) lose(t *turn, why string) {
+	there := m.stillThere(t)
 	t.mu.Lock()
 	over := t.view.State.Terminal() && t.receipt != nil
 	e := t.ending
@@ -410,6 +411,7 @@ func (m *Manager) lose(t *turn, why string) {
 		r.Complete = false // nobody saw it
 		t.mu.Unlock()
 	}
+	tellStill(&r, there)
 	t.mu.Lock()
 	r.State, t.view.Reason, t.receipt = t.view.State, r.Reason, &r
 	t.mu.Unlock()

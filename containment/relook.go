@@ -115,7 +115,7 @@ func (m *Manager) lookAgainAt(ctx context.Context, t *turn) bool {
 	t.mu.Lock()
 	r := t.record(m.cfg.Boot)
 	t.mu.Unlock()
-	h, v, err := m.cfg.Host.Recover(ctx, t.id, r.Facts, m.hooks(t))
+	h, v, err := m.cfg.Host.Recover(ctx, t.id, r.facts(), m.hooks(t))
 	rule := ruleOf(r, v, err)
 	if rule.Do == DeedShow {
 		return false

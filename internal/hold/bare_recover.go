@@ -37,7 +37,7 @@ func (h *Host) recoverBare(ctx context.Context, turn string, facts containment.F
 	}
 	gone := fmt.Sprintf("it is %s (%s)", v, join(why))
 	x.loseKeeper(gone)
-	if facts.Grade != api.GradePIDNS && x.anyHeld() {
+	if facts.Grade != api.GradePIDNS && x.anyHeld() || anyLives(facts.Adopted) {
 		return x, api.VerdictOwned, nil
 	}
 	return x, api.VerdictGone, errors.Join(fmt.Errorf("its keeper is gone: %s", gone), x.Close())
@@ -102,6 +102,21 @@ func (x *bare) anyHeld() bool {
 	}
 	known, unsure := x.unheld()
 	return len(known)+len(unsure) > 0
+}
+
+// anyLives tells whether one of those that were adopted, which no keeper has below it,
+// may live.
+func anyLives(adopted []api.Identity) bool {
+	for _, id := range adopted {
+		h, v, _ := pidfd.OpenVerified(id)
+		if h != nil {
+			h.Close()
+		}
+		if v == api.VerdictOwned || v == api.VerdictUnverifiable {
+			return true
+		}
+	}
+	return false
 }
 
 // meet reaches a keeper, now or in the background.
