@@ -81,6 +81,9 @@ func (d *Dir) Kill(ctx context.Context, bound time.Duration) (Killed, error) {
 	if listErr != nil { // too many descriptors, say: one write may do all the same
 		k.note("%v", listErr)
 	}
+	if l.hidden > 0 { // they have no number here, so that nobody else will tell of them
+		k.note("%d of those that were to be killed are of a PID namespace that we cannot see", l.hidden)
+	}
 	defer k.thaw()
 	err := k.run(ctx)
 	return k.Killed, err

@@ -308,6 +308,20 @@ func killOwn(args []string) error {
 	}
 }
 
+// TestKillWhoHasNoNumber: whoever is of another PID namespace reads 0 here, which
+// is nobody to signal; they end with the cgroup, and are told of.
+func TestKillWhoHasNoNumber(t *testing.T) {
+	newCanary(t)
+	d := testDir(t)
+	p := systest.Start(t, into(d, exec.Command("sleep", "600")))
+	cmd := suite.Command(t, "kill", d.Path())
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	out := runHelperKill(t, cmd, []int{p.PID()})
+	if !strings.HasPrefix(out, byKill+" 1 1 ") || !strings.Contains(out, "1 of those that were to be killed are of a PID namespace") {
+		t.Errorf("%s", out)
+	}
+}
+
 // TestKillOldKernel runs the scenarios in a process that sees no PIDFD_GET_INFO,
 // no PIDFD_THREAD and no signal flags, so that /proc has to serve.
 func TestKillOldKernel(t *testing.T) {
