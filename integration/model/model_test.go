@@ -73,6 +73,9 @@ func (l *launch) leaf() (out []*token) {
 	return out
 }
 
+// late tells that its time is over: it may have ended.
+func (j *job) late() bool { return !j.due.IsZero() && !time.Now().Before(j.due) }
+
 func (j *job) alive() (out []*token) {
 	for _, k := range j.tokens {
 		if !k.gone {

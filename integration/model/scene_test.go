@@ -205,12 +205,14 @@ func (w *scene) waitGone(k *token, what string) {
 func (w *scene) settleJob(j *job) {
 	ctx, cancel := w.soon()
 	defer cancel()
-	over := !j.due.IsZero() && !time.Now().Before(j.due)
-	if !over && len(j.alive()) > 0 {
-		if v, err := w.svc.Job(ctx, j.ID); err != nil || v.State == api.JobEnded {
+	if !j.late() && len(j.alive()) > 0 {
+		v, err := w.svc.Job(ctx, j.ID)
+		if err == nil && v.State != api.JobEnded {
+			return
+		}
+		if err != nil || !j.late() { // by now
 			w.fatal("job %s is %s for %s, and has to live: %s (%v)", j.ID, v.State, v.Reason, names(j.alive()), err)
 		}
-		return
 	}
 	v, err := w.svc.WaitJob(ctx, j.ID, 0)
 	if err != nil || v.State != api.JobEnded {
@@ -264,7 +266,7 @@ func (w *scene) differ() (late []*token) {
 		return late
 	}
 	time.Sleep(3 * beatEvery)
-	for end := time.Now().Add(patience(20 * time.Second)); ; time.Sleep(beatEvery) {
+	for end := time.Now().Add(patience(time.Minute)); ; time.Sleep(beatEvery) {
 		late = nil
 		for i, k := range w.tokens {
 			grown := k.size() > was[i]
@@ -290,7 +292,7 @@ func (w *scene) stands(k *token) bool {
 
 // close ends all, and looks what is left.
 func (w *scene) close() {
-	ctx, cancel := w.soon()
+	ctx, cancel := context.WithTimeout(context.Background(), patience(5*time.Minute))
 	defer cancel()
 	zero := int64(0)
 	for _, t := range w.turns {

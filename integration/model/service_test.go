@@ -102,7 +102,7 @@ func (s *service) stop() error {
 			left = append(left, rel)
 		}
 	}
-	for end := time.Now().Add(patience(20 * time.Second)); run.grade == api.GradeScope; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience(time.Minute)); run.grade == api.GradeScope; time.Sleep(5 * time.Millisecond) {
 		scopes := guard.Scopes(run.mount)
 		if len(scopes) == 0 {
 			break

@@ -152,6 +152,7 @@ func (w *scene) launchIn(t *turn) {
 	s := w.program("", 2)
 	ctx, cancel := w.soon()
 	defer cancel()
+	asked := time.Now()
 	p, err := w.as(t).Launch(ctx, t.ID, w.request(s))
 	w.say("launch %s in %s: %v", s.File, t, err)
 	switch {
@@ -161,7 +162,7 @@ func (w *scene) launchIn(t *turn) {
 	case err != nil:
 		w.refused(t, "launch", err)
 	default:
-		t.touched(time.Now().Add(-patience(time.Second)), api.ReasonIdle)
+		t.touched(asked, api.ReasonIdle)
 		w.enter(t, p, s)
 	}
 }

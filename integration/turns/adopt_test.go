@@ -201,7 +201,7 @@ func TestAdoptATreeThatForks(t *testing.T) {
 		if round > 0 {
 			stopped(t, heart(f[0]))
 		}
-		if left := run.kids.strangers(patience(10 * time.Second)); len(left) > 0 {
+		if left := run.kids.strangers(patience(time.Minute)); len(left) > 0 {
 			t.Fatalf("round %d: not taken along: %q", round, left)
 		}
 	}
@@ -230,7 +230,7 @@ func TestAdoptOddOnes(t *testing.T) {
 	for _, c := range odd {
 		<-c.gone
 	}
-	if left := run.kids.strangers(patience(10 * time.Second)); len(left) > 0 {
+	if left := run.kids.strangers(patience(time.Minute)); len(left) > 0 {
 		t.Errorf("not taken along: %q", left)
 	}
 }
@@ -240,11 +240,13 @@ func TestStatusOfAdopted(t *testing.T) {
 	needCgroups(t, grades(t)[0])
 	s := serve(t, grades(t)[0], options{})
 	x := s.begin(t, api.BeginRequest{})
-	f := files(t, "go")
-	c := outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "trap 'exit 5' INT; while [ ! -e "+f[0]+" ]; do sleep 0.01; done; exit 7")
-	d := outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "trap 'exit 5' INT; while :; do sleep 0.01; done")
+	f := files(t, "go", "heeds")
+	c := outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "while [ ! -e "+f[0]+" ]; do sleep 0.01; done; exit 7")
+	// USR2: INT is ignored by whatever is started in the background of a shell, and cannot be trapped there.
+	d := outsiderCmd(t, nil, []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "trap 'exit 5' USR2; : >"+f[1]+"; while :; do sleep 0.01; done")
+	eventually(t, "its trap", func() bool { return exists(f[1]) })
 	p := x.adopt(c.pid, api.AdoptRequest{})
-	q := x.adopt(d.pid, api.AdoptRequest{StopSignal: "INT"})
+	q := x.adopt(d.pid, api.AdoptRequest{StopSignal: "USR2"})
 	if err := os.WriteFile(f[0], nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +260,7 @@ func TestStatusOfAdopted(t *testing.T) {
 	if lost := v.Status.State == api.ProcessLost && v.Status.Why != ""; !known && !lost || !known && tellsExits(t) {
 		t.Errorf("%+v", v.Status)
 	}
-	x.abandon(10_000)
+	x.abandon(patience(time.Minute).Milliseconds())
 	<-d.gone
 	if d.cmd.ProcessState.ExitCode() != 5 {
 		t.Errorf("%s was not asked first: %v", q.ID, d.cmd.ProcessState)

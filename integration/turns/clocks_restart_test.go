@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,33 +14,52 @@ import (
 func TestRestartAmidstEachClock(t *testing.T) {
 	s := serve(t, grades(t)[0], options{})
 	beside := newCanary(t, s)
-	short, long := inMS(2*time.Second), inMS(time.Hour)
-	sleeper := api.LaunchRequest{Argv: []string{"sleep", "3600"}}
+	unhurried(t, patience(2*time.Second), func(short time.Duration) error { return restartAmidst(t, s, short) })
+	beside.lives()
+}
+
+// restartAmidst has clocks that run out shortly after the service was killed, and
+// others.
+func restartAmidst(t *testing.T, s *service, clock time.Duration) error {
+	short, long := clock.Milliseconds(), inMS(time.Hour)
+	var all []*turn
 	begin := func(req api.BeginRequest) *turn {
 		x := s.begin(t, req)
-		x.launch(sleeper)
+		all = append(all, x)
+		_, _ = s.Launch(t.Context(), x.ID, api.LaunchRequest{Argv: []string{"sleep", "3600"}}) // unless it is over by now
 		return x
 	}
+	held, err := tryGateway(t, s, "hold", api.BeginRequest{Client: api.Client{Bind: api.BindConnection, AfterMS: short}})
+	if err != nil {
+		return err // it did not hold its turn in time
+	}
+	dead := startGateway(t, s, "sleep", api.BeginRequest{Client: api.Client{Bind: api.BindProcess}})
+	alive := startGateway(t, s, "sleep", api.BeginRequest{Client: api.Client{Bind: api.BindProcess}})
+	lives := []*turn{
+		begin(api.BeginRequest{WallMS: long, LeaseMS: long, IdleMS: long}),
+		begin(api.BeginRequest{Client: api.Client{Bind: api.BindProcess}}), // this process
+	}
+	began := time.Now()
+	leased := begin(api.BeginRequest{LeaseMS: 4 * short})
 	over := map[api.Reason]*turn{
 		api.ReasonWall:         begin(api.BeginRequest{WallMS: short}),
 		api.ReasonLeaseExpired: begin(api.BeginRequest{LeaseMS: short}),
 		api.ReasonIdle:         begin(api.BeginRequest{IdleMS: short}),
 	}
-	lives := []*turn{
-		begin(api.BeginRequest{WallMS: long, LeaseMS: long, IdleMS: long}),
-		begin(api.BeginRequest{Client: api.Client{Bind: api.BindProcess}}), // this process
-	}
-	leased := begin(api.BeginRequest{LeaseMS: inMS(8 * time.Second)})
-	held := startGateway(t, s, "hold", api.BeginRequest{Client: api.Client{Bind: api.BindConnection, AfterMS: short}})
-	dead := startGateway(t, s, "sleep", api.BeginRequest{Client: api.Client{Bind: api.BindProcess}})
-	alive := startGateway(t, s, "sleep", api.BeginRequest{Client: api.Client{Bind: api.BindProcess}})
 	left := begin(api.BeginRequest{LeftoversMaxMS: short})
 	if r, err := s.Finish(t.Context(), left.ID, api.FinishRequest{}); err != nil || len(r.Leftovers) != 1 {
 		t.Fatalf("%+v (%v)", r, err)
 	}
 	s.kill()
+	if took := time.Since(began); took > clock { // some clock has run out before
+		s.restart()
+		for _, x := range append(all, held.turn, dead.turn, alive.turn) {
+			x.drop()
+		}
+		return fmt.Errorf("to begin all took %v", took)
+	}
 	dead.kill()
-	time.Sleep(patience(3 * time.Second))
+	time.Sleep(clock + patience(time.Second))
 	back := time.Now()
 	s.restart()
 	if _, err := s.Touch(t.Context(), leased.ID, 1); err != nil {
@@ -68,5 +88,5 @@ func TestRestartAmidstEachClock(t *testing.T) {
 	for _, x := range lives {
 		x.abandon(0)
 	}
-	beside.lives()
+	return nil
 }

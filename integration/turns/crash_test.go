@@ -170,7 +170,7 @@ func (c *crash) checkKept() {
 	}
 	c.beats[0].beating(t)
 	for id, code := range c.codes {
-		ctx, cancel := context.WithTimeout(t.Context(), patience(30*time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
 		p, err := c.s.WaitProcess(ctx, x.ID, id)
 		cancel()
 		if err != nil || p.Status.State != api.ProcessExited || p.Status.Code != code {

@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,50 +18,62 @@ func TestDeadline(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
 		s := serve(t, g, options{})
 		beside := newCanary(t, s)
-		grace := int64(200)
-		x := s.begin(t, api.BeginRequest{GraceMS: &grace})
-		f := files(t, "leader", "ignorer", "setsid", "child", "neighbour", "deep")
-		neighbour := x.launch(helper(t, "beat", f[4]))
-		for _, c := range []struct {
-			req    api.LaunchRequest
-			hearts []string
-			state  api.ProcessState
-		}{
-			{helper(t, "termproof", f[0], f[1]), f[0:2], api.ProcessExited},
-			{helper(t, "setsid", f[2], f[3]), f[2:4], api.ProcessSignaled},
-			{helper(t, "headless", f[5]), f[5:6], api.ProcessSignaled},
-		} {
-			c.req.DeadlineMS = patience(1500 * time.Millisecond).Milliseconds()
-			p := x.launch(c.req)
-			ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
-			p, err := s.WaitProcess(ctx, x.ID, p.ID)
-			cancel()
-			if err != nil || p.Status.State != c.state || p.Status.EndedBy != api.EndedByDeadline || p.Deadline == nil || p.EndedAt.Before(*p.Deadline) {
-				t.Errorf("%s: %+v, ended %v, deadline %v (%v)", p.ID, p.Status, p.EndedAt, p.Deadline, err)
-			}
-			eventually(t, "the descendants are gone", func() bool {
-				if isBare(g) {
-					return x.look().Alive == 1 // the neighbour
-				}
-				b, err := os.ReadFile(x.leaf(p.ID) + "/cgroup.events")
-				return errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), "populated 0")
-			})
-			for _, h := range c.hearts {
-				stopped(t, heart(h))
-			}
-		}
-		heart(f[4]).beating(t)
-		if p, err := s.Process(t.Context(), x.ID, neighbour.ID); err != nil || p.Status.State != api.ProcessRunning {
-			t.Errorf("the neighbour: %+v (%v)", p.Status, err)
-		}
+		unhurried(t, patience(1500*time.Millisecond), func(clock time.Duration) error { return deadlines(t, s, clock) })
 		beside.lives()
-		r := x.abandon(0)
-		for _, p := range r.Processes {
-			if want := map[bool]string{true: "kill", false: "deadline"}[p.ID == neighbour.ID]; p.EndedBy != want {
-				t.Errorf("%s was ended by %s", p.ID, p.EndedBy)
-			}
-		}
 	})
+}
+
+// deadlines has processes with a deadline, and a grace of a fifth of it, end.
+func deadlines(t *testing.T, s *service, clock time.Duration) error {
+	x := s.begin(t, api.BeginRequest{GraceMS: new(clock.Milliseconds() / 5)})
+	defer x.drop()
+	f := files(t, "leader", "ignorer", "setsid", "child", "neighbour", "deep")
+	neighbour := x.launch(helper(t, "beat", f[4]))
+	for _, c := range []struct {
+		req    api.LaunchRequest
+		hearts []string
+		state  api.ProcessState
+	}{
+		{helper(t, "termproof", f[0], f[1]), f[0:2], api.ProcessExited},
+		{helper(t, "setsid", f[2], f[3]), f[2:4], api.ProcessSignaled},
+		{helper(t, "headless", f[5]), f[5:6], api.ProcessSignaled},
+	} {
+		c.req.DeadlineMS = clock.Milliseconds()
+		p := x.launch(c.req)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(2*time.Minute))
+		p, err := s.WaitProcess(ctx, x.ID, p.ID)
+		cancel()
+		if err != nil || p.Status.EndedBy != api.EndedByDeadline || p.Deadline == nil || p.EndedAt.Before(*p.Deadline) {
+			t.Errorf("%s: %+v, ended %v, deadline %v (%v)", p.ID, p.Status, p.EndedAt, p.Deadline, err)
+		}
+		eventually(t, "the descendants are gone", func() bool {
+			if isBare(s.grade) {
+				return x.look().Alive == 1 // the neighbour
+			}
+			b, err := os.ReadFile(x.leaf(p.ID) + "/cgroup.events")
+			return errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), "populated 0")
+		})
+		for _, h := range c.hearts {
+			if heart(h).size(t) == 0 {
+				return errors.New("it had not begun")
+			}
+			stopped(t, heart(h))
+		}
+		if p.Status.State != c.state { // it had not the time to heed TERM
+			return fmt.Errorf("%s: %+v", p.ID, p.Status)
+		}
+	}
+	heart(f[4]).beating(t)
+	if p, err := s.Process(t.Context(), x.ID, neighbour.ID); err != nil || p.Status.State != api.ProcessRunning {
+		t.Errorf("the neighbour: %+v (%v)", p.Status, err)
+	}
+	r := x.abandon(0)
+	for _, p := range r.Processes {
+		if want := map[bool]string{true: "kill", false: "deadline"}[p.ID == neighbour.ID]; p.EndedBy != want {
+			t.Errorf("%s was ended by %s", p.ID, p.EndedBy)
+		}
+	}
+	return nil
 }
 
 // A deadline holds while there is no service, and one that came meanwhile is

@@ -199,6 +199,7 @@ func TestEventsWhileServiceIsKilled(t *testing.T) {
 		rounds := max(10/run.slow, 3)
 		for range rounds {
 			c := newCrash(t, s)
+			r.until(t, "the turn's begin", func(e api.Event) bool { return e.Turn == c.kept.ID }) // so that an answer is under way
 			c.killAmidst(rand.N(patience(60 * time.Millisecond)))
 			s.restart()
 			c.checkKept()
@@ -288,7 +289,7 @@ func TestStuckEventReader(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r := readEvents(t, s, client.EventQuery{After: -1})
+		r := readEvents(t, s, client.EventQuery{}) // all: when it begins to read is not known
 		x := s.begin(t, api.BeginRequest{})
 		var wg sync.WaitGroup
 		many := 600 / run.slow

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -74,6 +75,9 @@ func answerFuse(req []byte, frozen string) []byte {
 		body = attr
 	case fuseLookup:
 		errno = syscall.ENOENT
+		if exists(frozen) {
+			check(os.WriteFile(heldOf(frozen), fmt.Append(nil, le.Uint32(req[32:])), 0o600))
+		}
 		for exists(frozen) {
 			time.Sleep(time.Millisecond)
 		}
@@ -82,6 +86,15 @@ func answerFuse(req []byte, frozen string) []byte {
 	out = le.AppendUint32(out, uint32(-int32(errno)))
 	out = le.AppendUint64(out, le.Uint64(req[8:]))
 	return append(out, body...)
+}
+
+// heldOf is the file that has the number of the thread that waits for an answer.
+func heldOf(frozen string) string { return frozen + ".held" }
+
+func asked(held string) int {
+	b, _ := os.ReadFile(held)
+	pid, _ := strconv.Atoi(string(b))
+	return pid
 }
 
 func exists(name string) bool {

@@ -18,7 +18,7 @@ import (
 // playGateway: SOCKET FILE HOW REQUEST BEAT BEAT. It begins a turn, launches in
 // it what beats in both, writes the turn's id to FILE, and is there, HOW: touch
 // touches it again and again, hold holds it, sleep does nothing. It writes what
-// became of that after the id.
+// became of that after the id: of touch, when it last began to and was answered.
 func playGateway(words []string) int {
 	c := &client.Client{Socket: words[0]}
 	ctx := context.Background()
@@ -33,14 +33,13 @@ func playGateway(words []string) int {
 	}
 	switch words[2] {
 	case "touch":
-		for first := true; ; first = false {
+		for {
+			at := time.Now()
 			if _, err := c.Touch(ctx, v.ID, v.Epoch); err != nil {
 				say(err.Error())
 				return 0
 			}
-			if first {
-				say("")
-			}
+			say(at.Format(time.RFC3339Nano))
 			time.Sleep(20 * time.Millisecond)
 		}
 	case "hold":
@@ -63,9 +62,18 @@ type gateway struct {
 	hearts []heart
 }
 
-// startGateway starts one, in a cgroup of its own where dir says so, and waits
-// until its turn's processes beat.
+// startGateway starts one, and waits until its turn's processes beat.
 func startGateway(t *testing.T, s *service, how string, req api.BeginRequest) *gateway {
+	t.Helper()
+	g, err := tryGateway(t, s, how, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// tryGateway is startGateway where the turn's clocks may run out before.
+func tryGateway(t *testing.T, s *service, how string, req api.BeginRequest) (*gateway, error) {
 	t.Helper()
 	f := files(t, "turn", "leader", "child")
 	useHelper("setsid")
@@ -84,12 +92,37 @@ func startGateway(t *testing.T, s *service, how string, req api.BeginRequest) *g
 	}
 	g := &gateway{child: p, file: f[0], hearts: []heart{heart(f[1]), heart(f[2])}}
 	t.Cleanup(p.kill)
-	eventually(t, "the gateway's turn", func() bool { g.turn = &turn{api.Turn{ID: g.said(0)}, s, t}; return g.ID != "" })
-	g.Turn = g.look()
-	for _, h := range g.hearts {
-		h.beating(t)
+	eventually(t, "the gateway's turn", func() bool {
+		over := g.isGone()
+		g.turn = &turn{api.Turn{ID: g.said(0)}, s, t}
+		return g.ID != "" || over
+	})
+	if g.ID == "" {
+		text, _ := os.ReadFile(f[0] + ".log")
+		return nil, fmt.Errorf("the gateway has ended: %s", text)
 	}
-	return g
+	g.Turn = g.look()
+	return g, g.beatsIn(g.hearts...)
+}
+
+func (g *gateway) isGone() bool {
+	select {
+	case <-g.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// touched is when the gateway began the last touch of which it has the answer: the
+// lease is that long at least.
+func (g *gateway) touched() time.Time {
+	g.t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, g.said(1))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return at
 }
 
 // said is the turn's id, or what became of the gateway's care for it.

@@ -274,7 +274,7 @@ func (x *turn) recorded() {
 // answers fails where the service does not answer at once.
 func (s *service) answers() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience(20*time.Second))
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience(time.Minute))
 	defer cancel()
 	if _, err := s.Host(ctx); err != nil {
 		s.t.Fatalf("the service does not answer: %v", err)

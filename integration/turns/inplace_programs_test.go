@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 
@@ -148,25 +149,36 @@ func (x *started) held(t *testing.T, p program) {
 	if v := x.look(); len(v.Processes) != 1 || v.Processes[0].PID != x.child.pid || !v.Processes[0].InPlace {
 		t.Errorf("%+v", v.Processes)
 	}
-	names := map[string]int{}
+	var names map[string]int
+	missing := ""
+	all := func() bool { // one that says that it works may be about to execute its program
+		names, missing = map[string]int{}, ""
+		for _, pid := range below(x.Cgroup + "/work") {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			names[strings.TrimSpace(string(comm))]++
+		}
+		for _, want := range p.servers {
+			if names[want] == 0 {
+				missing = want
+			}
+		}
+		if p.name == "chromium" && names["chromium-headle"] < 5 {
+			missing = "one of browser, zygotes, renderer, utilities"
+		}
+		return missing == ""
+	}
+	for end := time.Now().Add(patience(time.Minute)); !all(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("%s is not held; these are: %v", missing, names)
+			break
+		}
+	}
 	x.members = nil
 	for _, pid := range below(x.Cgroup + "/work") {
-		h, err := pidfd.Open(pid)
-		if err != nil {
-			continue
+		if h, err := pidfd.Open(pid); err == nil {
+			t.Cleanup(func() { h.Close() })
+			x.members = append(x.members, h)
 		}
-		t.Cleanup(func() { h.Close() })
-		x.members = append(x.members, h)
-		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		names[strings.TrimSpace(string(comm))]++
-	}
-	for _, want := range p.servers {
-		if names[want] == 0 {
-			t.Errorf("%s is not held; these are: %v", want, names)
-		}
-	}
-	if p.name == "chromium" && names["chromium-headle"] < 5 {
-		t.Errorf("browser, zygotes, renderer, utilities are more than %v", names)
 	}
 }
 
@@ -232,9 +244,8 @@ func TestProgramsInPlace(t *testing.T) {
 					if r.Owner != uint32(uid) || r.Counts.Ended < len(p.servers) {
 						t.Errorf("%+v", r)
 					}
-					if beside.held(t, p); !p.works(beside.dir) {
-						t.Error("beside, it works no more")
-					}
+					beside.held(t, p)
+					eventually(t, "beside, it works on", func() bool { return p.works(beside.dir) })
 					beside.abandon(0)
 					beside.ended(t)
 				})

@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -10,36 +11,38 @@ import (
 // The rows of the end policy that are about jobs: for each reason, what happens
 // to a job of the turn, unless the turn, or who ends it, says otherwise.
 func TestEndPolicyOfJobs(t *testing.T) {
-	endJobs := func(why api.Reason) api.EndPolicy { return api.EndPolicy{why: {Jobs: api.FateEnd}} }
 	eachGrade(t, func(t *testing.T, g api.Grade) {
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		before := newCanary(t, s)
-		for _, c := range endings() {
+		for i, c := range endings(0) {
 			for _, end := range []bool{false, true} {
 				name := c.name + ", jobs kept"
 				if end {
 					name = c.name + ", jobs ended"
 				}
 				t.Run(name, func(t *testing.T) {
-					req := c.begin
-					if end {
-						req.Policy = req.Policy.With(nil)
-						if req.Policy == nil {
-							req.Policy = api.EndPolicy{}
-						}
-						rule := c.begin.Policy[c.why]
-						rule.Jobs = endJobs(c.why)[c.why].Jobs
-						req.Policy[c.why] = rule
-					}
-					x := s.begin(t, req)
+					var x *turn
+					var j api.Job
 					h := hearts(files(t, "leader", "child"))
-					p := x.launch(helper(t, "setsid", string(h[0]), string(h[1])))
-					beats(t, h...)
-					j, err := s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					unhurried(t, usualClock(), func(clock time.Duration) error {
+						req := endings(clock.Milliseconds())[i].begin
+						if end {
+							req.Policy = endingJobs(req.Policy, c.why)
+						}
+						x = s.begin(t, req)
+						p, err := s.Launch(t.Context(), x.ID, helper(t, "setsid", string(h[0]), string(h[1])))
+						if err == nil {
+							err = x.beatsIn(h...)
+						}
+						if err == nil {
+							j, err = s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{})
+						}
+						if err != nil {
+							x.drop()
+						}
+						return err
+					})
 					if c.end != nil {
 						c.end(t, x)
 					}
@@ -70,6 +73,18 @@ func TestEndPolicyOfJobs(t *testing.T) {
 	})
 }
 
+// endingJobs is a policy that ends jobs, too, for a reason.
+func endingJobs(p api.EndPolicy, why api.Reason) api.EndPolicy {
+	p = p.With(nil)
+	if p == nil {
+		p = api.EndPolicy{}
+	}
+	rule := p[why]
+	rule.Jobs = api.FateEnd
+	p[why] = rule
+	return p
+}
+
 // Two turns of one session, the older one's ending late: a clock of it runs out
 // when the newer one is at work. What the older one has left running as a job, of
 // a turn that went well, and the newer one are untouched by each other's ending.
@@ -93,11 +108,22 @@ func TestTwoTurnsOfASession(t *testing.T) {
 			t.Fatalf("%+v (%v)", r, err)
 		}
 
-		old := s.begin(t, api.BeginRequest{Session: "s", WallMS: inMS(2 * time.Second)})
-		old.launch(helper(t, "setsid", string(h[2]), string(h[3])))
-		young := s.begin(t, api.BeginRequest{Session: "s"})
-		young.launch(helper(t, "setsid", string(h[4]), string(h[5])))
-		beats(t, h...)
+		var old, young *turn
+		unhurried(t, patience(2*time.Second), func(wall time.Duration) error {
+			old = s.begin(t, api.BeginRequest{Session: "s", WallMS: wall.Milliseconds()})
+			_, err := s.Launch(t.Context(), old.ID, helper(t, "setsid", string(h[2]), string(h[3])))
+			young = s.begin(t, api.BeginRequest{Session: "s"})
+			young.launch(helper(t, "setsid", string(h[4]), string(h[5])))
+			beats(t, h[0], h[1], h[4], h[5])
+			if err == nil {
+				err = old.beatsIn(h[2], h[3])
+			}
+			if err != nil {
+				old.drop()
+				young.drop()
+			}
+			return err
+		})
 		old.ends(api.ReasonWall)
 		stopped(t, h[2], h[3])
 		beats(t, h[0], h[1], h[4], h[5])
@@ -123,6 +149,38 @@ func TestTwoTurnsOfASession(t *testing.T) {
 	})
 }
 
+// leftWithAJob finishes a turn, makes a job of one of its leftovers, and sees all of
+// them go on, unless their time is over by then.
+func leftWithAJob(t *testing.T, s *service, most time.Duration, h []heart) (*turn, api.Job, error) {
+	t.Helper()
+	x := s.begin(t, api.BeginRequest{LeftoversMaxMS: most.Milliseconds()})
+	x.launch(helper(t, "setsid", string(h[0]), string(h[1])))
+	p := x.launch(helper(t, "beat", string(h[2])))
+	beats(t, h...)
+	if r, err := s.Finish(t.Context(), x.ID, api.FinishRequest{}); err != nil || len(r.Leftovers) != 3 {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	j, err := s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{})
+	if err != nil {
+		return x, j, err
+	}
+	was := []int64{h[0].size(t), h[1].size(t)}
+	eventually(t, "they go on, or their end", func() bool {
+		var r api.Receipt
+		r, err = s.Receipt(t.Context(), x.ID)
+		if err == nil && r.LeftoversEndedAt != nil {
+			err = errors.New("their time is over")
+		}
+		return err != nil || h[0].size(t) > was[0] && h[1].size(t) > was[1]
+	})
+	if err != nil {
+		if _, err := s.StopJob(t.Context(), j.ID, api.StopJobRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+	return x, j, err
+}
+
 // Leftovers with a maximum lifetime are ended when it is over, and a job that was
 // made of one of them is not.
 func TestLeftoversHaveTheirTime(t *testing.T) {
@@ -130,19 +188,13 @@ func TestLeftoversHaveTheirTime(t *testing.T) {
 		needCgroups(t, g)
 		s := serve(t, g, options{})
 		defer s.stopJobs()
-		x := s.begin(t, api.BeginRequest{LeftoversMaxMS: inMS(2 * time.Second)})
 		h := hearts(files(t, "leader", "child", "job"))
-		x.launch(helper(t, "setsid", string(h[0]), string(h[1])))
-		p := x.launch(helper(t, "beat", string(h[2])))
-		beats(t, h...)
-		if r, err := s.Finish(t.Context(), x.ID, api.FinishRequest{}); err != nil || len(r.Leftovers) != 3 {
-			t.Fatalf("%+v (%v)", r, err)
-		}
-		j, err := s.Promote(t.Context(), x.ID, p.ID, api.PromoteRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		beats(t, h...)
+		var x *turn
+		var j api.Job
+		unhurried(t, patience(2*time.Second), func(most time.Duration) (err error) {
+			x, j, err = leftWithAJob(t, s, most, h)
+			return err
+		})
 		eventually(t, "the leftovers' end", func() bool {
 			r, err := s.Receipt(t.Context(), x.ID)
 			return err == nil && r.LeftoversEndedAt != nil

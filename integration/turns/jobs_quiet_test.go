@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
@@ -35,7 +36,9 @@ func playUser(words []string) int {
 	case "elsewhere", "detached": // mounted at another place, which only this process sees; or at none any more
 		if len(words) == 4 {
 			selfAs("user", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}, append(words, "inside")...)
-			return j.forever()
+			for { // it does not beat: only its child is there
+				time.Sleep(time.Hour)
+			}
 		}
 		check(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 		check(syscall.Mount(path, words[3], "", syscall.MS_BIND, ""))

@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -137,10 +138,18 @@ func TestStartedJob(t *testing.T) {
 		s := serve(t, g, options{})
 		defer s.stopJobs()
 		launch := counter(t, files(t, "beat")[0])
-		j, err := s.StartJob(t.Context(), api.JobRequest{Launch: launch, Name: "c", Session: "s1", MaxMS: inMS(time.Second)})
-		if err != nil || j.State != api.JobRunning || j.Origin != api.JobStarted {
-			t.Fatalf("%+v (%v)", j, err)
-		}
+		var j api.Job
+		var err error
+		unhurried(t, patience(time.Second), func(most time.Duration) error {
+			j, err = s.StartJob(t.Context(), api.JobRequest{Launch: launch, Name: "c", Session: "s1", MaxMS: most.Milliseconds()})
+			if err == nil && j.Reason == api.ReasonWall {
+				return errors.New("it was over before it was told of")
+			}
+			if err != nil || j.State != api.JobRunning || j.Origin != api.JobStarted {
+				t.Fatalf("%+v (%v)", j, err)
+			}
+			return nil
+		})
 		if l, err := s.Turns(t.Context(), true, ""); err != nil || len(l.Turns) != 0 {
 			t.Errorf("a job's hold is listed as a turn: %+v (%v)", l, err)
 		}

@@ -94,7 +94,7 @@ func (s *service) flat(before footprint, threads int, memory int64) {
 		return now.descriptors <= before.descriptors && now.children <= before.children && now.cgroups <= before.cgroups &&
 			now.files <= before.files && now.threads <= before.threads+threads && now.anonymous <= before.anonymous+memory
 	}
-	for end := time.Now().Add(patience(20 * time.Second)); !fits(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(time.Minute)); !fits(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Errorf("before: %v\nafter:  %v (%d more threads and %.1f MB are no leak)\n%s", before, now, threads, float64(memory)/1e6, s.open())
 			return
@@ -217,7 +217,7 @@ func TestThousandTurns(t *testing.T) {
 		start := time.Now()
 		s.lives(n)
 		t.Logf("%d turns in %v", n, time.Since(start).Round(time.Millisecond))
-		s.flat(before, 4, 8<<20)
+		s.flat(before, 16, 8<<20)
 		busy := s.goroutines()
 		s.lives(1)
 		s.Close()
@@ -254,16 +254,20 @@ func TestTenThousandLaunches(t *testing.T) {
 		start := time.Now()
 		s.many(n, launch)
 		t.Logf("%d launches in %v", n, time.Since(start).Round(time.Millisecond))
-		s.flat(before, 4, 8<<20+int64(n)*6<<10)
-		if k := x.keeper(); k.descriptors > keeper.descriptors || k.threads > keeper.threads || k.children > 0 || k.anonymous > keeper.anonymous+8<<20 {
+		s.flat(before, 16, 8<<20+int64(n)*6<<10)
+		var k footprint
+		eventually(t, "the keeper has none of that", func() bool {
+			k = x.keeper()
+			return k.descriptors <= keeper.descriptors && k.children == 0
+		})
+		if k.threads > keeper.threads+8 || k.anonymous > keeper.anonymous+8<<20 { // those that wait for a disk, at worst
 			t.Errorf("the keeper had %v, and has %v", keeper, k)
-		} else {
-			t.Logf("the keeper had %v, and has %v", keeper, k)
 		}
+		t.Logf("the keeper had %v, and has %v", keeper, k)
 		if r := x.abandon(0); len(r.Processes) != n+n/100 {
 			t.Errorf("the receipt has %d processes", len(r.Processes))
 		}
-		s.flat(empty, 4, 16<<20)
+		s.flat(empty, 16, 16<<20)
 	})
 }
 

@@ -166,7 +166,7 @@ func (w *world) build() error {
 // close removes everything and tells what should not have been there.
 func (w *world) close() error {
 	var bad []string
-	if left := w.kids.strangers(5 * time.Second); len(left) > 0 {
+	if left := w.kids.strangers(patience(time.Minute)); len(left) > 0 {
 		bad = append(bad, fmt.Sprintf("processes left behind: %q", left))
 	}
 	if left := removeTree(w.cgroup); len(left) > 0 {

@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,8 +20,9 @@ type ending struct {
 	kept  bool
 }
 
-// endings are the table of the design. Its rows with jobs are in jobs_test.go.
-func endings() []ending {
+// endings are the table of the design, with clocks of so many ms. Its rows with jobs
+// are in jobs_policy_test.go.
+func endings(short int64) []ending {
 	abandon := func(why api.Reason) func(*testing.T, *turn) {
 		return func(t *testing.T, x *turn) {
 			if _, err := x.s.Abandon(t.Context(), x.ID, api.AbandonRequest{Reason: why}); err != nil {
@@ -52,7 +54,6 @@ func endings() []ending {
 		x.launch(api.LaunchRequest{Argv: []string{"sh", "-c", "while :; do echo 0123456789; done"}, Stdio: stdio("", api.StdioSpool, "")})
 	}
 	keep := func(why api.Reason) api.EndPolicy { return api.EndPolicy{why: {Processes: api.FateKeep}} }
-	short := inMS(1500 * time.Millisecond)
 	return []ending{
 		{"finished", api.BeginRequest{}, finish(""), api.ReasonFinished, api.StateFinished, true},
 		{"finished, reap", api.BeginRequest{Leftovers: api.LeftoversReap}, finish(""), api.ReasonFinished, api.StateFinished, false},
@@ -69,6 +70,9 @@ func endings() []ending {
 		{"operator", api.BeginRequest{}, abandon(api.ReasonOperator), api.ReasonOperator, api.StateAbandoned, false},
 	}
 }
+
+// usualClock is long enough to get a turn ready on most machines.
+func usualClock() time.Duration { return patience(1500 * time.Millisecond) }
 
 // isOver waits until the turn is over.
 func (x *turn) isOver() {
@@ -88,17 +92,28 @@ func TestEndPolicy(t *testing.T) {
 		s := serve(t, g, options{})
 		before := newCanary(t, s)
 		_, beside := newNeighbour(t, s)
-		for _, c := range endings() {
+		for i, c := range endings(0) {
 			t.Run(c.name, func(t *testing.T) {
-				x := s.begin(t, c.begin)
-				f := files(t, "leader", "child")
-				p := x.launch(helper(t, "setsid", f...))
-				well := x.launch(api.LaunchRequest{Argv: []string{"true"}})
-				x.ended(well.ID)
-				hearts := []heart{heart(f[0]), heart(f[1])}
-				for _, h := range hearts {
-					h.beating(t)
-				}
+				var x *turn
+				var p, well api.Process
+				hearts := hearts(files(t, "leader", "child"))
+				unhurried(t, usualClock(), func(clock time.Duration) (err error) {
+					x = s.begin(t, endings(clock.Milliseconds())[i].begin)
+					p, err = s.Launch(t.Context(), x.ID, helper(t, "setsid", string(hearts[0]), string(hearts[1])))
+					if err == nil {
+						well, err = s.Run(t.Context(), x.ID, api.LaunchRequest{Argv: []string{"true"}})
+					}
+					if err == nil && well.Status.State != api.ProcessExited {
+						err = fmt.Errorf("%+v", well.Status)
+					}
+					if err == nil {
+						err = x.beatsIn(hearts...)
+					}
+					if err != nil {
+						x.drop()
+					}
+					return err
+				})
 				if c.end != nil {
 					c.end(t, x)
 				}

@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -27,7 +28,8 @@ func playHolder(words []string) int {
 	}
 	peer := must(net.Dial("unix", words[0]))
 	defer peer.Close()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	// At an address of its own: when its port is free, nobody else gets it by chance.
+	l := must(net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", os.Getpid()>>16&127+1, os.Getpid()>>8&255, os.Getpid()&255)))
 	defer l.Close()
 	lock := must(os.OpenFile(words[2], os.O_RDWR|os.O_CREATE, 0o666))
 	check(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
@@ -39,17 +41,18 @@ func playHolder(words []string) int {
 // holdings are what one holder has.
 type holdings struct {
 	t     *testing.T
-	words []string // of the helper
-	peer  net.Conn // our end of its connection
-	addr  string   // that it listens on
+	words []string      // of the helper
+	peer  *net.UnixConn // our end of its connection
+	addr  string        // that it listens on
 	heart
 }
 
-// newHoldings waits for a holder that start starts with the words given.
-func newHoldings(t *testing.T, start func(words []string)) *holdings {
+// newHoldings waits for a holder that start starts with the words given, until gone
+// tells that it is gone, which is an error.
+func newHoldings(t *testing.T, start func(words []string), gone func() bool) (*holdings, error) {
 	t.Helper()
 	f := files(t, "socket", "port", "lock", "beat")
-	l, err := net.Listen("unix", f[0])
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: f[0], Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,30 +62,42 @@ func newHoldings(t *testing.T, start func(words []string)) *holdings {
 	}
 	h := &holdings{t: t, words: f, heart: heart(f[3])}
 	start(f)
-	if h.peer, err = l.Accept(); err != nil {
-		t.Fatal(err)
+	eventually(t, "the holder", func() bool {
+		if h.peer == nil {
+			_ = l.SetDeadline(time.Now().Add(20 * time.Millisecond))
+			if c, err := l.AcceptUnix(); err == nil {
+				h.peer = c
+				t.Cleanup(func() { c.Close() })
+			}
+		}
+		return h.peer != nil && h.size(t) > 0 || gone()
+	})
+	if h.peer == nil || h.size(t) == 0 {
+		return nil, errors.New("the holder was gone before it held anything")
 	}
-	t.Cleanup(func() { h.peer.Close() })
-	h.beating(t)
 	b, err := os.ReadFile(f[1])
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.addr = string(b)
-	h.are(true)
-	return h
+	if why := h.are(true); why != "" && gone() {
+		return nil, errors.New(why)
+	} else if why != "" {
+		t.Error(why)
+	}
+	return h, nil
 }
 
-// are checks that everything is held, or that nothing is: at once, without a
-// second try.
-func (h *holdings) are(held bool) {
+// are tells what is not as it is to be: everything is held, or nothing is, at once,
+// without a second try.
+func (h *holdings) are(held bool) (wrong string) {
 	h.t.Helper()
 	l, err := net.Listen("tcp", h.addr)
 	if err == nil {
 		l.Close()
 	}
 	if held != errors.Is(err, syscall.EADDRINUSE) || !held && err != nil {
-		h.t.Errorf("listen on %s: %v, held %v", h.addr, err, held)
+		wrong += fmt.Sprintf("listen on %s: %v, held %v\n", h.addr, err, held)
 	}
 	f, err := os.Open(h.words[2])
 	if err != nil {
@@ -90,12 +105,28 @@ func (h *holdings) are(held bool) {
 	}
 	defer f.Close()
 	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); held != errors.Is(err, syscall.EWOULDBLOCK) || !held && err != nil {
-		h.t.Errorf("lock: %v, held %v", err, held)
+		wrong += fmt.Sprintf("lock: %v, held %v\n", err, held)
 	}
-	_ = h.peer.SetReadDeadline(time.Now().Add(time.Millisecond))
-	_, err = h.peer.Read(make([]byte, 1))
-	if gone := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); gone == held {
-		h.t.Errorf("the connection's other end: %v, held %v", err, held)
+	raw, err := h.peer.SyscallConn()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	n := 0
+	rerr := raw.Read(func(fd uintptr) bool { // it does not block
+		n, err = syscall.Read(int(fd), make([]byte, 1))
+		return true
+	})
+	if gone := err == nil && n == 0 || errors.Is(err, syscall.ECONNRESET); rerr != nil || gone == held {
+		wrong += fmt.Sprintf("the connection's other end: %d %v %v, held %v\n", n, err, rerr, held)
+	}
+	return wrong
+}
+
+// must checks that all is held, or nothing.
+func (h *holdings) must(held bool) {
+	h.t.Helper()
+	if wrong := h.are(held); wrong != "" {
+		h.t.Error(wrong)
 	}
 }
 
@@ -105,7 +136,7 @@ func (h *holdings) are(held bool) {
 func TestWhatATurnHeldIsFree(t *testing.T) {
 	eachGrade(t, func(t *testing.T, g api.Grade) {
 		s := serve(t, g, options{})
-		outside := newHoldings(t, func(words []string) {
+		outside, err := newHoldings(t, func(words []string) {
 			h := helper(t, "holder", words...)
 			cmd := exec.Command(run.exe, h.Argv[1:]...)
 			cmd.Env = h.Env
@@ -114,26 +145,32 @@ func TestWhatATurnHeldIsFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(p.kill)
-		})
+		}, func() bool { return false })
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, user := range []string{"root", "nobody"} {
 			for _, how := range []string{"itself", "daemon"} {
 				for _, ending := range []string{"abandon", "deadline", "finish"} {
-					t.Run(strings.Join([]string{user, how, ending}, " "), func(t *testing.T) { letGo(t, s, user, how, ending) })
+					t.Run(strings.Join([]string{user, how, ending}, " "), func(t *testing.T) {
+						unhurried(t, patience(2*time.Second), func(clock time.Duration) error { return letGo(t, s, clock, user, how, ending) })
+					})
 				}
 			}
 		}
 		outside.t = t
-		outside.are(true)
+		outside.must(true)
 		outside.beating(t)
 	})
 }
 
-// letGo has a holder in a turn, ends it, and looks whether all is free.
-func letGo(t *testing.T, s *service, user, how, ending string) {
+// letGo has a holder in a turn, ends it, and looks whether all is free. It is an error
+// if its deadline was over too soon.
+func letGo(t *testing.T, s *service, clock time.Duration, user, how, ending string) error {
 	x := s.begin(t, api.BeginRequest{Leftovers: api.LeftoversReap})
 	pipe := newPassed(t)
 	var p api.Process
-	h := newHoldings(t, func(words []string) {
+	h, err := newHoldings(t, func(words []string) {
 		if how == "daemon" {
 			words = append(slices.Clone(words), how)
 		}
@@ -141,14 +178,21 @@ func letGo(t *testing.T, s *service, user, how, ending string) {
 		req.User, req.PassFDs = user, []api.PassFD{{Number: 7}}
 		if ending == "deadline" {
 			req.Argv = []string{"/bin/sh", "-c", `"$0" "$@"; exec sleep 3600`, req.Argv[0]}
-			req.Argv, req.DeadlineMS = append(req.Argv, words...), patience(2*time.Second).Milliseconds()
+			req.Argv, req.DeadlineMS = append(req.Argv, words...), clock.Milliseconds()
 		}
 		var err error
 		if p, err = s.Launch(t.Context(), x.ID, req, pipe.out[1]); err != nil {
 			t.Fatal(err)
 		}
+	}, func() bool {
+		v, err := s.Process(t.Context(), x.ID, p.ID)
+		return ending == "deadline" && (err != nil || v.Status.State != api.ProcessRunning)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
+	if err != nil {
+		x.drop()
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience(2*time.Minute))
 	defer cancel()
 	switch ending {
 	case "abandon":
@@ -165,13 +209,14 @@ func letGo(t *testing.T, s *service, user, how, ending string) {
 			t.Fatalf("%+v (%v)", r, err)
 		}
 	}
-	h.are(false)
+	h.must(false)
 	pipe.ended(t)
 	stopped(t, h.heart)
-	h.are(false) // nothing has come back
+	h.must(false) // nothing has come back
 	if ending == "deadline" {
 		x.abandon(0)
 	}
+	return nil
 }
 
 // A client that is gone with all of its cgroup right after a launch takes

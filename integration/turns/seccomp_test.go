@@ -78,9 +78,7 @@ func TestWithoutPidfd(t *testing.T) {
 		needCgroups(t, g)
 		for _, call := range []string{"pidfd_open", "pidfd_send_signal", "pidfd_open,pidfd_send_signal"} {
 			t.Run(call, func(t *testing.T) {
-				o := without(call, syscall.ENOSYS)
-				o.args = []string{"--bound", patience(2 * time.Second).String()}
-				s := newService(t, g, o)
+				s := newService(t, g, without(call, syscall.ENOSYS))
 				if err := s.tryStart(); err != nil {
 					if log := s.log(); !strings.Contains(log, "pidfd") || !strings.Contains(log, "try:") {
 						t.Errorf("the service does not start and does not say why and what to do: %v\n%s", err, log)
@@ -95,7 +93,7 @@ func TestWithoutPidfd(t *testing.T) {
 				}
 				wantToldOfHandles(t, s, h)
 				for _, c := range strays() {
-					t.Run(c.name, func(t *testing.T) { endWithoutHandles(t, s, c) })
+					t.Run(c.name, func(t *testing.T) { endWithoutHandles(t, s, call, c) })
 				}
 			})
 		}
@@ -121,7 +119,7 @@ func wantToldOfHandles(t *testing.T, s *service, h api.Host) {
 
 // endWithoutHandles ends what cgroup.kill reaches. What it does not reach must
 // be told as a survivor.
-func endWithoutHandles(t *testing.T, s *service, c stray) {
+func endWithoutHandles(t *testing.T, s *service, call string, c stray) {
 	if strings.HasPrefix(c.name, "TERM-ignorer") {
 		c.status = "" // nothing was asked: it was killed
 	}
@@ -129,10 +127,13 @@ func endWithoutHandles(t *testing.T, s *service, c stray) {
 		c.end(t, s)
 		return
 	}
+	o := without(call, syscall.ENOSYS)
+	o.args = []string{"--bound", patience(2 * time.Second).String()} // all of which it takes
+	s = serve(t, s.grade, o)
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
 	f := c.launch(t, x)
-	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{})
+	r, err := x.abandonUntil(1)
 	if err != nil || r.Complete || r.State != api.StateUnkillable || len(r.Survivors) != 1 || r.Survivors[0].PID == 0 {
 		t.Errorf("state %s, complete %v, survivors %+v (%v)", r.State, r.Complete, r.Survivors, err)
 	}

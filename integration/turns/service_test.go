@@ -257,7 +257,7 @@ func (s *service) endTurns() {
 // cgroups, scopes, processes of turns, records of live turns.
 func (s *service) leftovers() {
 	t := s.t
-	if left := run.kids.strangers(patience(10 * time.Second)); len(left) > 0 {
+	if left := run.kids.strangers(patience(time.Minute)); len(left) > 0 {
 		t.Errorf("processes left behind:\n%s", strings.Join(left, "\n"))
 	}
 	var below []string
@@ -271,7 +271,7 @@ func (s *service) leftovers() {
 		t.Errorf("cgroups left behind:\n%s", strings.Join(below, "\n"))
 	}
 	eventually(t, "this process has as many descriptors as before", func() bool { return fds(t, os.Getpid()) <= s.fds })
-	for end := time.Now().Add(patience(20 * time.Second)); len(s.scopes()) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience(time.Minute)); len(s.scopes()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("scopes left behind:\n%s", describe(s.scopes()))
 			break

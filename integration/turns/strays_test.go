@@ -71,6 +71,24 @@ func TestStrays(t *testing.T) {
 func (c stray) end(t *testing.T, s *service) api.Receipt {
 	newCanary(t, s)
 	newNeighbour(t, s)
+	for {
+		r := c.endOnce(t, s)
+		if len(r.Processes) > 0 {
+			if c.status == api.ProcessExited && c.grace > 0 && c.grace < 20_000 && r.Processes[0].Status.State == api.ProcessSignaled {
+				t.Logf("p1 is %+v: the machine is busy, and %d ms were too short", r.Processes[0].Status, c.grace)
+				c.grace *= 4
+				continue
+			}
+			c.checkStatus(t, r.Processes[0])
+		}
+		if r.Counts.Ended < c.atLeast {
+			t.Errorf("the receipt counts %d ended, want at least %d", r.Counts.Ended, c.atLeast)
+		}
+		return r
+	}
+}
+
+func (c stray) endOnce(t *testing.T, s *service) api.Receipt {
 	x := s.begin(t, api.BeginRequest{Label: c.name})
 	var hearts []heart
 	for _, f := range c.launch(t, x) {
@@ -85,12 +103,6 @@ func (c stray) end(t *testing.T, s *service) api.Receipt {
 	}
 	r := x.abandon(c.grace)
 	stopped(t, hearts...)
-	if len(r.Processes) > 0 {
-		c.checkStatus(t, r.Processes[0])
-	}
-	if r.Counts.Ended < c.atLeast {
-		t.Errorf("the receipt counts %d ended, want at least %d", r.Counts.Ended, c.atLeast)
-	}
 	return r
 }
 

@@ -42,7 +42,7 @@ func playServer(words []string) int {
 func playVisitor(words []string) int {
 	var c net.Conn
 	var err error
-	for range 5000 {
+	for range 30_000 { // a minute
 		if c, err = net.Dial("unix", words[0]); err == nil {
 			break
 		}
@@ -135,9 +135,13 @@ func TestShellSurvivesItsCommand(t *testing.T) {
 		}
 		says("ready> ")
 		x.types(p.ID, "cd "+dir+"; export KEPT=yes\n")
-		for _, command := range []string{"sleep 3600", "sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done'", "sleep 3600 | sleep 3601"} {
+		for _, c := range []struct {
+			command string
+			alive   int // with the shell, once all of it runs
+		}{{"sleep 3600", 2}, {"sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done'", 2}, {"sleep 3600 | sleep 3601", 3}} {
+			command := c.command
 			x.types(p.ID, command+"\n")
-			eventually(t, command, func() bool { return x.look().Alive > 1 })
+			eventually(t, command, func() bool { return x.look().Alive >= c.alive })
 			grace := int64(50)
 			a, err := s.EndProcess(t.Context(), x.ID, p.ID, api.EndProcessRequest{DescendantsOnly: true, GraceMS: &grace})
 			if err != nil || !a.Complete || a.Ended < 1 || a.Status.State != api.ProcessRunning {
