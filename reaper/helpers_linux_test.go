@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -78,15 +79,20 @@ func hostileAncestor(args []string) int {
 	return become(args)
 }
 
-// withoutClone3 becomes args on a host that refuses clone3.
+// withoutClone3 becomes what follows args[0] on a host that refuses clone3 with that
+// errno.
 func withoutClone3(args []string) int {
+	errno, err := strconv.Atoi(args[0])
+	if err != nil {
+		return 98
+	}
 	filter := seccomp.Filter{
 		NoNewPrivs: true,
 		Flag:       seccomp.FilterFlagTSync,
 		Policy: seccomp.Policy{
 			DefaultAction: seccomp.ActionAllow,
 			Syscalls: []seccomp.SyscallGroup{{
-				Action: seccomp.ActionErrno | seccomp.Action(syscall.ENOSYS), Names: []string{"clone3"},
+				Action: seccomp.ActionErrno | seccomp.Action(errno), Names: []string{"clone3"},
 			}},
 		},
 	}
@@ -94,7 +100,7 @@ func withoutClone3(args []string) int {
 		fmt.Fprintln(os.Stderr, "seccomp:", err)
 		return 99
 	}
-	return become(args)
+	return become(args[1:])
 }
 
 // smallDisk mounts a tmpfs. A test goes without only where mounting is not permitted.

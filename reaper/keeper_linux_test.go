@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -132,17 +133,23 @@ func TestGate(t *testing.T) {
 }
 
 func TestGateWhereClone3IsRefused(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSYS, syscall.E2BIG} { // a filter; Linux 5.3 to 5.6
+		t.Run(errno.Error(), func(t *testing.T) { testGate(t, errno) })
+	}
+}
+
+func testGate(t *testing.T, errno syscall.Errno) {
 	b := newKeeper(t, func(c *exec.Cmd) {
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Args = append([]string{self, c.Path}, c.Args[1:]...)
+		c.Args = append([]string{self, strconv.Itoa(int(errno)), c.Path}, c.Args[1:]...)
 		c.Path = self
 		c.Env = append(os.Environ(), "PINFOLD_TEST_HELPER=without-clone3")
 	})
 	b.mustHold(false)
-	s := b.mustLaunch(request("p1", "sleep", "60"))
+	s := b.mustLaunch(request("p1", "sleep", "600"))
 	if s.Placement != "gate" || s.Ino == 0 {
 		t.Errorf("%+v", s)
 	}
@@ -154,8 +161,8 @@ func TestGateWhereClone3IsRefused(t *testing.T) {
 
 func TestSignal(t *testing.T) {
 	b := newBed(t)
-	b.mustLaunch(request("p1", "sleep", "60"))
-	canary := b.mustLaunch(request("p2", "sleep", "60"))
+	b.mustLaunch(request("p1", "sleep", "600"))
+	canary := b.mustLaunch(request("p2", "sleep", "600"))
 	sig := func(process string, n int) *wire.Error {
 		return b.call(wire.Message{Op: wire.OpSignal, Signal: &wire.Signal{Process: process, Number: n}}).Error
 	}
@@ -181,7 +188,7 @@ func TestSignal(t *testing.T) {
 
 func TestStraySignals(t *testing.T) {
 	b := newBed(t)
-	b.mustLaunch(request("p1", "sleep", "60"))
+	b.mustLaunch(request("p1", "sleep", "600"))
 	for s := syscall.Signal(1); s <= 64; s++ {
 		switch s {
 		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE:

@@ -223,14 +223,16 @@ func (k *keeper) abort(c *spawn.Child) {
 	_ = sys.Close(c.PIDFD)
 }
 
-// gateHelps tells whether a refused clone may go another way.
+// gateHelps tells whether a refused clone may go another way. E2BIG and EINVAL are the
+// answers of kernels before Linux 5.7, which have clone3 and cannot clone into a cgroup.
 func gateHelps(err error) bool {
 	var e *spawn.Error
 	if !errors.As(err, &e) || e.Step != spawn.StepClone {
 		return false
 	}
 	switch e.Errno {
-	case syscall.ENOSYS, syscall.EPERM, syscall.EBUSY, syscall.EACCES, syscall.EOPNOTSUPP, syscall.EBADF:
+	case syscall.ENOSYS, syscall.EPERM, syscall.EBUSY, syscall.EACCES, syscall.EOPNOTSUPP, syscall.EBADF,
+		syscall.E2BIG, syscall.EINVAL:
 		return true
 	}
 	return false

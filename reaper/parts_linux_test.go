@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pinfold.dev/internal/sys"
+	"pinfold.dev/reaper/spawn"
 )
 
 func TestCgroupBelow(t *testing.T) {
@@ -68,6 +69,18 @@ func TestCut(t *testing.T) {
 func TestGateHelps(t *testing.T) {
 	if gateHelps(errors.New("x")) || gateHelps(syscall.ENOSYS) {
 		t.Error("an error of nobody's")
+	}
+	for errno, want := range map[syscall.Errno]bool{
+		syscall.ENOSYS: true, syscall.EPERM: true, syscall.EBUSY: true, syscall.EACCES: true, syscall.EOPNOTSUPP: true, syscall.EBADF: true,
+		syscall.E2BIG: true, syscall.EINVAL: true, // before Linux 5.7
+		syscall.EAGAIN: false, syscall.ENOMEM: false, syscall.ENOENT: false,
+	} {
+		if got := gateHelps(&spawn.Error{Step: spawn.StepClone, Errno: errno}); got != want {
+			t.Errorf("%v: %v", errno, got)
+		}
+		if gateHelps(&spawn.Error{Step: spawn.StepExec, Errno: errno}) {
+			t.Errorf("%v of exec", errno)
+		}
 	}
 }
 

@@ -79,6 +79,6 @@ func tryClone(dir string) error {
 			_, err = sys.InoAt(fd, "cgroup.procs") // ENOENT also for a removed cgroup
 			return err
 		}
-		return absent(err, syscall.ENOSYS, syscall.EPERM)
+		return absent(err, syscall.ENOSYS, syscall.EPERM, syscall.E2BIG, syscall.EINVAL) // the last two: Linux 5.3 to 5.6
 	})
 }
