@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 )
 
 // long bounds every wait; the machine may be slow.
-const long = 60 * time.Second
+const long = 3 * time.Minute
 
 const prefix = "pinfold-test.reaper."
 
@@ -190,9 +191,24 @@ func (b *bed) start(adjust func(*exec.Cmd)) {
 	if adjust != nil {
 		adjust(b.cmd)
 	}
-	if err := b.cmd.Start(); err != nil {
+	if err := startToStay(b.t, b.cmd); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// startToStay starts a command on a thread that is there until the test is over:
+// Pdeathsig is for the end of the thread, and one on which a goroutine ends locked
+// ends with it.
+func startToStay(t testing.TB, cmd *exec.Cmd) error {
+	over, started := make(chan struct{}), make(chan error)
+	t.Cleanup(func() { close(over) })
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		<-over
+	}()
+	return <-started
 }
 
 // end kills what is left and removes the cgroup; it fails the test if the

@@ -78,7 +78,7 @@ func TestCensusListsWhoHasLeft(t *testing.T) {
 	launched := b.mustLaunch(request("p1", "sh", "-c", leave+"exec sleep 60"))
 	b.mustLaunch(request("p2", "sh", "-c", "(setsid sh -c '"+leave+"exec sleep 61' &)"))
 	b.exitOf("p2")
-	b.mustLaunch(request("stays", "sleep", "60"))
+	b.mustLaunch(request("stays", "sleep", "600"))
 	eventually(t, "two have left", func() bool {
 		text, _ := os.ReadFile(away + "/cgroup.procs")
 		return strings.Count(string(text), "\n") == 2

@@ -154,7 +154,7 @@ func TestConnectionThatDoesNotRead(t *testing.T) {
 	defer f.Close()
 	syscall.SetNonblock(int(f.Fd()), true)
 	hello, _ := wire.Encode(wire.Message{ID: 1, Op: wire.OpHello, Hello: &wire.Hello{Version: 1, Turn: "t1", Nonce: testNonce}}, 0)
-	b.mustLaunch(request("p1", "sleep", "60")) // so that answers carry a handle
+	b.mustLaunch(request("p1", "sleep", "600")) // so that answers carry a handle
 	fds := b.keeperFDs()
 	closed := false
 	for i := 0; i < 200_000 && !closed; i++ {

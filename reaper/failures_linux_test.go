@@ -62,7 +62,7 @@ func failures(t *testing.T, dir string) []failure {
 func TestLaunchesThatFail(t *testing.T) {
 	b := newBed(t)
 	list := failures(t, b.dir)
-	b.mustLaunch(request("taken", "sleep", "60"))
+	b.mustLaunch(request("taken", "sleep", "600"))
 	fds := b.keeperFDs()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
@@ -75,21 +75,16 @@ func TestLaunchesThatFail(t *testing.T) {
 		if a.Error == nil || a.Error.Kind != tt.kind || a.Error.Errno != int(tt.errno) || a.Error.Path != tt.path {
 			t.Errorf("%s: error %+v, want %s %v %s", tt.name, a.Error, tt.kind, tt.errno, tt.path)
 		}
-		if got := b.leaves(); len(got) != 1 {
-			t.Errorf("%s: leaves %v", tt.name, got)
-		}
+		eventually(t, tt.name+": no leaf is left", func() bool { return len(b.leaves()) == 1 })
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "cgroup.procs", "taken", strings.Repeat("x", 65)} {
 		if a := b.launch(request(name, "true")); a.Error == nil || (a.Error.Kind == wire.ErrUsed) != (name == "taken") {
 			t.Errorf("process id %q: %+v", name, a.Error)
 		}
 	}
-	if after := b.keeperFDs(); after != fds {
-		t.Errorf("%d descriptors, before %d", after, fds)
-	}
-	if got := strings.Fields(b.keeperChildren()); len(got) != 1 {
-		t.Errorf("children %v", got)
-	}
+	eventually(t, "descriptors and children are as before", func() bool {
+		return b.keeperFDs() == fds && len(strings.Fields(b.keeperChildren())) == 1
+	})
 	for _, e := range b.journal() {
 		if e.Fact == wire.FactStarted && e.Process != "taken" {
 			t.Errorf("journal says started: %+v", e)
@@ -208,7 +203,7 @@ func TestOutOfPIDs(t *testing.T) {
 	}
 	full := false
 	for i := 0; i < 400 && !full; i++ {
-		a := b.launch(request(fmt.Sprintf("p%d", i), "sleep", "60"))
+		a := b.launch(request(fmt.Sprintf("p%d", i), "sleep", "600"))
 		if full = a.Error != nil; full && (a.Error.Kind != wire.ErrFork || a.Error.Errno != int(syscall.EAGAIN)) {
 			t.Fatalf("launch %d: %+v", i, a.Error)
 		}

@@ -39,7 +39,7 @@ func TestStdin(t *testing.T) {
 		e := s.input("p2", "x", false)
 		return e != nil && e.Kind == wire.ErrClosed
 	})
-	s.mustLaunch(spooled("p3", "sleep", "60"))
+	s.mustLaunch(spooled("p3", "sleep", "600"))
 	if e := s.input("p3", "x", false); e == nil || e.Kind != wire.ErrClosed {
 		t.Errorf("input without a pipe: %+v", e)
 	}
@@ -124,7 +124,7 @@ func TestStdinThatIsNotRead(t *testing.T) {
 // The end of a reader is told to who waits.
 func TestReaderOfStdinEnds(t *testing.T) {
 	s := newSpools(t, 0)
-	l := spooled("p1", "sleep", "60")
+	l := spooled("p1", "sleep", "600")
 	l.StdinPipe = true
 	s.mustLaunch(l)
 	block := strings.Repeat("x", 64<<10)
@@ -229,7 +229,7 @@ func TestTerminalOpenedAgain(t *testing.T) {
 func TestCloseTerminal(t *testing.T) {
 	s := newSpools(t, 0)
 	s.mustLaunch(onTerminal("p1", "sh", "-c", "trap '' HUP; (setsid sleep 60) & echo out; sleep 60"))
-	s.mustLaunch(onTerminal("p2", "sleep", "60"))
+	s.mustLaunch(onTerminal("p2", "sleep", "600"))
 	s.textIs("p1.stdout", "out\r\n")
 	for _, p := range []string{"p1", "p2"} {
 		if a := s.call(wire.Message{Op: wire.OpCloseTTY, Input: &wire.Input{Process: p}}); a.Error != nil {

@@ -18,9 +18,9 @@ func TestKeyLaunchesOnce(t *testing.T) {
 	}
 	b.stop(t)
 	other := b.connect()
-	first := b.ask(wire.Message{Op: wire.OpLaunch, Launch: keyed("a", "k", "sleep", "60")})
+	first := b.ask(wire.Message{Op: wire.OpLaunch, Launch: keyed("a", "k", "sleep", "600")})
 	greeting := other.ask(wire.Message{Op: wire.OpHello, Hello: &wire.Hello{Version: wire.Version, Turn: "t1", Nonce: testNonce}})
-	again := other.ask(wire.Message{Op: wire.OpLaunch, Launch: keyed("b", "k", "sleep", "60")})
+	again := other.ask(wire.Message{Op: wire.OpLaunch, Launch: keyed("b", "k", "sleep", "600")})
 	b.cont(t)
 	closeFDs(other.await(wire.Message{Op: wire.OpHello}, greeting).fds)
 	for _, ch := range []<-chan answer{first, again} {
@@ -30,10 +30,10 @@ func TestKeyLaunchesOnce(t *testing.T) {
 			t.Fatalf("the answer is %+v, %d handles", a.Message, len(a.fds))
 		}
 	}
-	if a := b.launch(keyed("c", "k", "sleep", "60")); a.Started == nil || a.Started.Process != "a" {
+	if a := b.launch(keyed("c", "k", "sleep", "600")); a.Started == nil || a.Started.Process != "a" {
 		t.Errorf("once it runs, the answer is %+v", a.Message)
 	}
-	if a := b.launch(keyed("d", "other", "sleep", "60")); a.Started == nil || a.Started.Process != "d" {
+	if a := b.launch(keyed("d", "other", "sleep", "600")); a.Started == nil || a.Started.Process != "d" {
 		t.Errorf("with another key the answer is %+v", a.Message)
 	}
 	if n := b.intents(); n != 2 {

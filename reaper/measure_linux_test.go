@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // keeperFDs counts the keeper's descriptors, without those by which the Go
@@ -78,6 +79,26 @@ func (b *bed) keeperSwitches() (n int) {
 		n += v
 	}
 	return n
+}
+
+// idles waits until the keeper has been idle for so long: one that is woken again and
+// again never is. At first the runtime's monitor has not gone to sleep, and leaves are
+// removed.
+func (b *bed) idles(d time.Duration) {
+	b.t.Helper()
+	time.Sleep(3 * time.Second)
+	for try := 0; ; try++ {
+		ticks, switches := b.keeperTicks(), b.keeperSwitches()
+		time.Sleep(d)
+		more, worked := b.keeperSwitches()-switches, b.keeperTicks()-ticks
+		if more <= 2 && worked == 0 && switches > 0 { // the monitor looks once a minute
+			return
+		}
+		if try == 10 {
+			b.t.Errorf("%d thread switches and %d ticks in %s of idleness", more, worked, d)
+			return
+		}
+	}
 }
 
 // connections counts the keeper's.

@@ -165,10 +165,10 @@ func TestNoOutputIsLost(t *testing.T) {
 // The end of a process waits for nobody who holds its streams open.
 func TestEndDoesNotWaitForHolders(t *testing.T) {
 	for _, tt := range []struct{ name, script string }{
-		{"background", "sleep 20 & echo said"},
-		{"session", "setsid sleep 20 & echo said"},
-		{"subshell", "(sleep 20; true) & echo said"},
-		{"pipe", "(sleep 20 | cat) & echo said"},
+		{"background", "sleep 1000 & echo said"},
+		{"session", "setsid sleep 1000 & echo said"},
+		{"subshell", "(sleep 1000; true) & echo said"},
+		{"pipe", "(sleep 1000 | cat) & echo said"},
 	} {
 		for _, tty := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s tty=%v", tt.name, tty), func(t *testing.T) {
@@ -180,12 +180,8 @@ func TestEndDoesNotWaitForHolders(t *testing.T) {
 				} else {
 					l.StdinPipe = true
 				}
-				began := time.Now()
 				s.mustLaunch(l)
 				s.exitOf("p1")
-				if took := time.Since(began); took > 15*time.Second {
-					t.Errorf("the end came after %v", took)
-				}
 				out, st := s.read("p1.stdout")
 				if out != want || st.EOF || st.Closed {
 					t.Errorf("%q, %+v", out, st)
@@ -203,7 +199,7 @@ func TestEndDoesNotWaitForHolders(t *testing.T) {
 // there when the keeper quits.
 func TestOutputAfterTheEnd(t *testing.T) {
 	s := newSpools(t, 0)
-	s.mustLaunch(spooled("p1", "sh", "-c", "(read x </dev/null; sleep 0.2; echo late; sleep 60) & echo early"))
+	s.mustLaunch(spooled("p1", "sh", "-c", "(while kill -0 $$ 2>/dev/null; do sleep 0.05; done; echo late; sleep 600) & echo early"))
 	s.exitOf("p1")
 	s.textIs("p1.stdout", "early\nlate\n")
 	if m := s.call(wire.Message{Op: wire.OpQuit}); m.Error != nil {
@@ -217,7 +213,7 @@ func TestOutputAfterTheEnd(t *testing.T) {
 // A fast stream is bounded on the disk and in memory, and holds up nothing.
 func TestFirehose(t *testing.T) {
 	s := newSpools(t, 0)
-	s.mustLaunch(spooled("calm", "sleep", "60"))
+	s.mustLaunch(spooled("calm", "sleep", "600"))
 	before := s.keeperMemory()
 	const total = 256 << 20
 	s.mustLaunch(spooled("p1", "head", "-c", fmt.Sprint(total), "/dev/zero"))
@@ -251,20 +247,11 @@ func TestIdleWithStreams(t *testing.T) {
 		s.mustLaunch(onTerminal(name, "head", "-c", "100000", "/dev/zero"))
 		s.exitOf(name)
 	}
-	l := spooled("silent", "sleep", "60")
+	l := spooled("silent", "sleep", "600")
 	l.StdinPipe = true
 	s.mustLaunch(l)
-	s.mustLaunch(onTerminal("terminal", "sleep", "60"))
-	time.Sleep(3 * time.Second)
-	before := s.keeperTicks()
-	switches := s.keeperSwitches()
-	time.Sleep(3 * time.Second)
-	if now := s.keeperSwitches(); now > switches+2 {
-		t.Errorf("%d thread switches in 3 s of idleness", now-switches)
-	}
-	if s.keeperTicks() != before {
-		t.Error("it works while nothing happens")
-	}
+	s.mustLaunch(onTerminal("terminal", "sleep", "600"))
+	s.idles(3 * time.Second)
 	private := s.keeperMemory()
 	if private > 2<<20 {
 		t.Errorf("%d kB of private memory", private>>10)
@@ -359,7 +346,5 @@ func TestBadStreams(t *testing.T) {
 	if list, _ := os.ReadDir(s.at); len(list) != 1 {
 		t.Errorf("spools: %v", list)
 	}
-	if now := s.keeperFDs(); now != fds {
-		t.Errorf("%d descriptors, %d before", now, fds)
-	}
+	eventually(t, "descriptors are as before", func() bool { return s.keeperFDs() == fds })
 }

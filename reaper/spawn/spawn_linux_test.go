@@ -41,13 +41,13 @@ func start(t *testing.T, s *Spawner, spec Spec) (*Child, *os.File, error) {
 
 func confirm(t *testing.T, c *Child) error {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if done, err := c.Confirm(); done {
 			syscall.Close(c.Status)
 			return err
 		}
 	}
-	t.Fatal("start is not decided after 30 s")
+	t.Fatal("start is not decided after two minutes")
 	return nil
 }
 
@@ -237,7 +237,7 @@ func TestDescriptorsDoNotLeak(t *testing.T) {
 			t.Fatal("cloned into /dev/null")
 		}
 	}
-	if after := count(); after != before {
+	if after := count(); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
 	if len(s.stacks) != 1 {
