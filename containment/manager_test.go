@@ -279,8 +279,13 @@ func TestKeeperLostIsToldAndTheTurnCanBeEnded(t *testing.T) {
 	if _, err := m.Launch(t.Context(), id, root, api.LaunchRequest{Argv: []string{"x"}}, nil); !errors.Is(err, api.ErrKeeperLost) {
 		t.Errorf("launch: %v", err)
 	}
-	if r, err := m.Abandon(t.Context(), id, root, api.AbandonRequest{}); err != nil || !r.Complete {
+	h.holds[0].hooks.Exit(Exit{Process: "p1", At: time.Now(), Status: api.Status{State: api.ProcessExited}}) // by its handle
+	r, err := m.Abandon(t.Context(), id, root, api.AbandonRequest{})
+	if err != nil || !r.Complete {
 		t.Errorf("%+v (%v)", r, err)
+	}
+	if on := strings.Join(r.Processes[0].Evidence, "; "); strings.Contains(on, "reaped") || !strings.Contains(on, "has died") {
+		t.Errorf("seen by %q", on)
 	}
 }
 

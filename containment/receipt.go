@@ -26,7 +26,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	gone := 0
 	for _, p := range t.procs {
 		j := t.job(p.view.ID)
-		rp := p.account(r, empty, j != nil && j.EndedAt == nil && t.view.Kind != api.KindJob)
+		rp := p.account(r, empty, j != nil && j.EndedAt == nil && t.view.Kind != api.KindJob, t.lost != "")
 		t.explain(p, &rp, r)
 		if rp.EndedBy == "itself" {
 			gone++
@@ -46,8 +46,8 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 }
 
 // account is what became of one launched process; job tells that it is one, which
-// the ending did not touch.
-func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
+// the ending did not touch, and keeperless that the turn's keeper had died.
+func (p *process) account(r *api.Receipt, empty, job, keeperless bool) api.ReceiptProcess {
 	v := p.view
 	rp := api.ReceiptProcess{ID: v.ID, PID: v.PID, Argv: v.Argv, Status: v.Status, Identity: v.Identity,
 		Verdict: api.VerdictGone, Escaped: p.escaped, Adopted: v.Adopted != nil}
@@ -66,7 +66,7 @@ func (p *process) account(r *api.Receipt, empty, job bool) api.ReceiptProcess {
 		rp.EndedBy = "unknown"
 	default:
 		rp.EndedBy = endedBy(v, r)
-		rp.Evidence = append(rp.Evidence, p.endSeen())
+		rp.Evidence = append(rp.Evidence, p.endSeen(keeperless))
 	}
 	return rp
 }

@@ -64,10 +64,14 @@ func (p *process) knownBy() []string {
 	return out
 }
 
-// endSeen is by what the end of one was seen that did not get lost.
-func (p *process) endSeen() string {
-	if p.byHandle() {
+// endSeen is by what the end of one was seen that did not get lost. What a keeper that
+// has died had told or written, and what its handle told since, are not told apart.
+func (p *process) endSeen(keeperless bool) string {
+	switch {
+	case p.byHandle():
 		return "its pidfd told how it ended; its parent reaped it"
+	case keeperless:
+		return "its keeper, which has died, had told how it ended, or its pidfd told"
 	}
 	return "its keeper reaped it"
 }
