@@ -131,7 +131,7 @@ func place(t testing.TB) *cgroup.Dir {
 	}
 	t.Cleanup(func() {
 		defer d.Close()
-		if _, err := d.Kill(context.Background(), 20*time.Second); err != nil {
+		if _, err := d.Kill(context.Background(), time.Minute); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
 		if err := d.Remove(context.Background()); err != nil {
@@ -383,7 +383,7 @@ func pidsOf(t *testing.T, ms []api.Member, err error) []int {
 // endTurn kills what is left of the turn, and its job, and lets all of it go.
 func (s *stage) endTurn() {
 	s.t.Helper()
-	if k, err := s.Kill(context.Background(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+	if k, err := s.Kill(context.Background(), time.Minute); err != nil || k.EmptyAt.IsZero() {
 		s.t.Fatalf("kill the turn: %+v, %v", k, err)
 	}
 	if err := s.Release(context.Background()); err != nil {

@@ -60,7 +60,7 @@ func TestSpareWithoutHandle(t *testing.T) {
 	h := s.procs["p1"].handle
 	s.procs["p1"].handle = nil
 	s.hold.mu.Unlock()
-	_, err := s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 0, 20*time.Second, true)
+	_, err := s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 0, time.Minute, true)
 	if !errors.Is(err, api.ErrUnavailable) {
 		t.Error(err)
 	}
@@ -212,7 +212,7 @@ func TestGuardIsNotPutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	systest.Until(t, "the first look", func() bool { return looked.Load() > 0 })
-	end := time.Now().Add(20 * tendLeast)
+	end := time.Now().Add(time.Minute)
 	for looked.Load() < 2 && time.Now().Before(end) { // turns come and go
 		one := filepath.Join(turns, "0123456789abcdef")
 		_ = os.Mkdir(one, 0o700)
@@ -374,7 +374,7 @@ func TestKillWhileTheyEnd(t *testing.T) {
 		if err := x.EndKeeper(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		k, err := x.Kill(t.Context(), 20*time.Second)
+		k, err := x.Kill(t.Context(), time.Minute)
 		if err != nil || len(k.Survivors) > 0 || !k.Hopeless {
 			t.Errorf("%+v, %v", k, err)
 		}

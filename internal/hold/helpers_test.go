@@ -113,9 +113,10 @@ func beat([]string) error {
 	}
 }
 
-// herd forks a sleeper every few milliseconds, 300 at most, and says each number.
+// herd forks a sleeper every few milliseconds, and after a hundred more slowly, for a
+// minute: it is to go on when somebody looks who was held up. It says each number.
 func herd([]string) error {
-	for range 300 {
+	for i := range 400 {
 		cmd := exec.Command("sleep", "1000")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
@@ -124,6 +125,9 @@ func herd([]string) error {
 		fmt.Println(cmd.Process.Pid)
 		go func() { _ = cmd.Wait() }()
 		time.Sleep(5 * time.Millisecond)
+		if i >= 100 {
+			time.Sleep(200 * time.Millisecond)
+		}
 	}
 	time.Sleep(time.Hour)
 	return nil

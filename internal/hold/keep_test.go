@@ -4,7 +4,9 @@ package hold
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -73,8 +75,10 @@ func TestKeptHandles(t *testing.T) {
 	s := begin(t)
 	keep := &shelf{fds: map[string]int{}}
 	s.host.cfg.Keep = keep
-	p1 := s.start("p1", "sh", "-c", "sleep 1; exit 7")
-	p2 := s.start("p2", "sh", "-c", "sleep 1; exit 8")
+	over := filepath.Join(t.TempDir(), "over")
+	until := "until [ -e " + over + " ]; do sleep 0.05; done; exit "
+	p1 := s.start("p1", "sh", "-c", until+"7")
+	p2 := s.start("p2", "sh", "-c", until+"8")
 	s.start("p3", "sleep", "1000") // holds the cgroup
 	s.start("p4", "true")
 	s.exit("p4")
@@ -94,6 +98,9 @@ func TestKeptHandles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(over, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range []int{p1.PID, p2.PID} {
@@ -122,7 +129,7 @@ func TestKeptHandles(t *testing.T) {
 	if err := syscall.Kill(stranger.PID(), 0); err != nil {
 		t.Errorf("the stranger is dead: %v", err)
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.EmptyAt.IsZero() {
 		t.Errorf("%+v, %v", k, err)
 	}
 	s.exit("p3")

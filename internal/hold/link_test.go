@@ -135,11 +135,7 @@ func TestKeeperThatDiesUnreached(t *testing.T) {
 	if err := s.EndKeeper(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock()
-	if s.lost == "" {
-		t.Error("it is not lost")
-	}
-	s.mu.Unlock()
+	systest.Until(t, "that it is lost", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.lost != "" })
 	s.endTurn()
 }
 

@@ -36,7 +36,7 @@ func TestJobsAfterRestart(t *testing.T) {
 	if ms, err := s.JobMembers("p1"); !sameInts(pidsOf(t, ms, err), job) {
 		t.Errorf("the job has %+v", ms)
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 1 || len(k.Escaped) > 0 {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.Seen != 1 || len(k.Escaped) > 0 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	dead()
@@ -79,7 +79,7 @@ func TestEjectedAfterRestart(t *testing.T) {
 	if v, err := s.Rejoin("j1", told.Identity); v != api.VerdictOwned || err != nil {
 		t.Fatalf("%s, %v", v, err)
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 1 || len(k.Escaped) > 0 {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.Seen != 1 || len(k.Escaped) > 0 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	mustLive(t, pid)()
@@ -107,7 +107,7 @@ func TestJobsWithoutKeeper(t *testing.T) {
 	if err := s.EndKeeper(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.EmptyAt.IsZero() {
 		t.Errorf("%+v, %v", k, err)
 	}
 	live()
@@ -123,7 +123,7 @@ func TestJobsWithoutKeeper(t *testing.T) {
 	if s.work.ID() == s.dir.ID() {
 		t.Fatal("it takes the whole turn's cgroup for work/, jobs and all")
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.Seen != 0 {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.Seen != 0 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	live()

@@ -48,7 +48,7 @@ func TestStrangerAsKeeper(t *testing.T) {
 	s.facts.Keeper = own
 	s.mu.Unlock()
 	s.restart()
-	if _, err := s.Kill(t.Context(), 20*time.Second); err != nil {
+	if _, err := s.Kill(t.Context(), time.Minute); err != nil {
 		t.Error(err)
 	}
 	dead()
@@ -72,7 +72,7 @@ func TestKilledWithoutKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.restart()
-	if _, err := s.Kill(t.Context(), 20*time.Second); err != nil {
+	if _, err := s.Kill(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Census(t.Context()); err == nil {

@@ -40,7 +40,7 @@ func TestSpare(t *testing.T) {
 				before = append(before, pid)
 			}
 			dead := mustEnd(t, before...)
-			k, err := s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 0, 20*time.Second, true)
+			k, err := s.EndLaunch(t.Context(), "p1", syscall.SIGTERM, 0, time.Minute, true)
 			if err != nil || k.EmptyAt.IsZero() || k.Seen < len(before) {
 				t.Fatalf("%+v, %v", k, err)
 			}
@@ -93,7 +93,7 @@ func TestSpareNobody(t *testing.T) {
 	}
 	live := mustLive(t, left.PID)
 	for _, id := range []string{"p1", "p2", "p9"} {
-		if k, err := s.EndLaunch(t.Context(), id, syscall.SIGTERM, 0, 20*time.Second, true); err != nil || k.EmptyAt.IsZero() {
+		if k, err := s.EndLaunch(t.Context(), id, syscall.SIGTERM, 0, time.Minute, true); err != nil || k.EmptyAt.IsZero() {
 			t.Errorf("%s: %+v, %v", id, k, err)
 		}
 	}
@@ -110,7 +110,11 @@ func TestFreeze(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		s := begin(t)
 		s.help("p1", "beat")
-		s.launch(containment.Launch{Process: "p2", Argv: []string{"sh", "-c", `trap 'kill $!; exit 7' TERM; sleep 1000 & wait`}})
+		s.launch(containment.Launch{Process: "p2", Argv: []string{"sh", "-c", `trap 'kill $!; exit 7' TERM; sleep 1000 & echo >up; wait`}, Cwd: s.hold.facts.Dir})
+		systest.Until(t, "its trap", func() bool {
+			fi, err := os.Stat(filepath.Join(s.hold.facts.Dir, "up"))
+			return err == nil && fi.Size() > 0
+		})
 		s.help("p3", "beat")
 		s.lines("p1", 5)
 		if _, err := s.Promote(t.Context(), "p3", nil); err != nil {
@@ -119,7 +123,14 @@ func TestFreeze(t *testing.T) {
 		if err := s.Freeze(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		at, job := s.output("p1"), len(s.lines("p3", 1))
+		at := s.output("p1")
+		systest.Until(t, "that the keeper has taken all it said", func() bool {
+			was := at
+			s.lines("p3", len(s.lines("p3", 1))+20)
+			at = s.output("p1")
+			return at == was
+		})
+		job := len(s.lines("p3", 1))
 		s.lines("p3", job+20) // jobs stand still for no turn
 		if now := s.output("p1"); now != at {
 			t.Errorf("it wrote on: %q", strings.TrimPrefix(now, at))
@@ -149,7 +160,7 @@ func TestFreeze(t *testing.T) {
 				t.Errorf("p2 was asked and ended as %+v", st)
 			}
 		}
-		if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() {
+		if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.EmptyAt.IsZero() {
 			t.Errorf("%+v, %v", k, err)
 		}
 		ms, err := s.JobMembers("p3")
@@ -244,7 +255,7 @@ func TestTargets(t *testing.T) {
 	}
 	live := mustLive(t, job.PID, escaped.PID, strayed, beside.PID)
 	live()
-	k, err := s.Kill(t.Context(), 20*time.Second)
+	k, err := s.Kill(t.Context(), time.Minute)
 	if err != nil || k.EmptyAt.IsZero() || len(k.Escaped) != 2 { // as was told
 		t.Errorf("%+v, %v", k, err)
 	}
@@ -299,7 +310,7 @@ func TestBesideJobs(t *testing.T) {
 	if s.Alone() {
 		t.Error("alone, with two beside")
 	}
-	if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || k.EmptyAt.IsZero() || len(k.Notes) != 1 {
+	if k, err := s.Kill(t.Context(), time.Minute); err != nil || k.EmptyAt.IsZero() || len(k.Notes) != 1 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	dead()

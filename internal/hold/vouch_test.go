@@ -96,7 +96,7 @@ func TestStrangerInJournal(t *testing.T) {
 			if v, err := s.Rejoin("p8", id); v == api.VerdictOwned || err == nil {
 				t.Errorf("it had joined: %s, %v", v, err)
 			}
-			if k, err := s.Kill(t.Context(), 20*time.Second); err != nil || len(k.Escaped) > 0 || k.EmptyAt.IsZero() {
+			if k, err := s.Kill(t.Context(), time.Minute); err != nil || len(k.Escaped) > 0 || k.EmptyAt.IsZero() {
 				t.Errorf("%+v %v", k, err)
 			}
 			dead()
@@ -168,7 +168,7 @@ func TestStrangerWithKeepersWords(t *testing.T) {
 	if s.keeper != nil {
 		t.Error("the stranger is its keeper")
 	}
-	if _, err := s.Kill(t.Context(), 20*time.Second); err != nil {
+	if _, err := s.Kill(t.Context(), time.Minute); err != nil {
 		t.Error(err)
 	}
 	dead()
