@@ -79,7 +79,8 @@ type StreamStatus struct {
 	// EOF tells that every writer has closed it. It may come long after the
 	// process's exit, or never, when a descendant holds it.
 	EOF bool `json:"eof"`
-	// Error is the last error of writing it to disk.
+	// Error is the last error of writing it to disk, or why it cannot be read:
+	// then the numbers are those that were known last.
 	Error string `json:"error,omitempty"`
 }
 

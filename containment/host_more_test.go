@@ -91,6 +91,7 @@ type memOutputs struct {
 	mu    sync.Mutex
 	of    map[string]map[string]*memOutput // turn, then process.stream
 	ended map[string]time.Time
+	fail  error // of opening one
 }
 
 func (m *memOutputs) Dir(turn string) string { return "/out/" + turn }
@@ -112,6 +113,9 @@ func (m *memOutputs) add(turn, process string, s api.StreamName, text string) *m
 func (m *memOutputs) Open(turn, process string, s api.StreamName) (Output, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.fail != nil {
+		return nil, m.fail
+	}
 	if o := m.of[turn][process+"."+string(s)]; o != nil {
 		return o, nil
 	}

@@ -2,6 +2,7 @@ package containment
 
 import (
 	"context"
+	"errors"
 
 	"pinfold.dev/api"
 )
@@ -34,6 +35,9 @@ func (m *Manager) Input(ctx context.Context, id, proc string, epoch int64, data 
 	}()
 	select {
 	case err := <-done:
+		if errors.Is(err, api.ErrStdinClosed) {
+			return g, stdinClosed(id, proc)
+		}
 		if err != nil {
 			return g, asAPI(err, api.CodeInternal, "write to stdin of "+proc)
 		}

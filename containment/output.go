@@ -196,7 +196,7 @@ func (m *Manager) Acknowledge(ctx context.Context, id, proc string) (api.Process
 }
 
 // withOutput tells how far a process's kept streams are. What cannot be read
-// stays as it was known.
+// stays as it was known, and says so.
 func (m *Manager) withOutput(v api.Process) api.Process {
 	if len(v.Output) == 0 || v.Acknowledged {
 		return v
@@ -206,16 +206,28 @@ func (m *Manager) withOutput(v api.Process) api.Process {
 		if st.EOF {
 			continue
 		}
-		out, err := m.cfg.Outputs.Open(v.Turn, v.ID, name)
-		if err != nil {
-			continue
+		now, err := m.outputStatus(v.Turn, v.ID, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			st.Error = "not kept any more"
+		case err != nil:
+			st.Error = "cannot be read: " + err.Error()
+		default:
+			st = now
 		}
-		if now, _, err := out.Status(); err == nil {
-			v.Output[name] = now
-		}
-		out.Close()
+		v.Output[name] = st
 	}
 	return v
+}
+
+func (m *Manager) outputStatus(id, proc string, name api.StreamName) (api.StreamStatus, error) {
+	out, err := m.cfg.Outputs.Open(id, proc, name)
+	if err != nil {
+		return api.StreamStatus{}, err
+	}
+	defer out.Close()
+	st, _, err := out.Status()
+	return st, err
 }
 
 // keeps tells whether output of a process is kept.

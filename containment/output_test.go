@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,4 +256,29 @@ func TestOneInputAtATime(t *testing.T) {
 		}
 		_ = m.Close(context.Background())
 	})
+}
+
+// What cannot be read is no stream of 0 bytes: it says so.
+func TestOutputThatCannotBeRead(t *testing.T) {
+	m, _, out := keeper(time.Hour, 1<<20)
+	id := begun(t, m, api.BeginRequest{})
+	p := spooled(t, m, id)
+	for _, broken := range []error{errors.New("damaged"), fs.ErrNotExist} {
+		out.fail = broken
+		v, err := m.Process(t.Context(), id, p)
+		if st := v.Output[api.StreamStdout]; err != nil || st.Error == "" {
+			t.Errorf("%v: %+v (%v)", broken, st, err)
+		}
+	}
+}
+
+// Who writes to a stdin that is closed is told which, and nothing of keepers.
+func TestInputThatNobodyReads(t *testing.T) {
+	m, _, _ := keeper(time.Hour, 1<<20)
+	id := begun(t, m, api.BeginRequest{})
+	p := spooled(t, m, id)
+	_, err := m.Input(t.Context(), id, p, 0, []byte("x"), false)
+	if want := stdinClosed(id, p); !errors.Is(err, api.ErrStdinClosed) || err.Error() != want.Error() {
+		t.Errorf("%v, not %v", err, want)
+	}
 }

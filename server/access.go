@@ -77,8 +77,11 @@ func decideInside(p Peer, a action, t target) *api.Error {
 	case a == actSignal && (p.UID == 0 || p.UID == t.owner):
 		return nil
 	}
-	return api.Errorf(api.CodeForbidden, "this process is inside turn %s and may only read it and launch into it", p.InTurn).
-		WithRemedy("ask from outside the turn: whoever began it can").With("turn", p.InTurn)
+	e := api.Errorf(api.CodeForbidden, "this process is inside turn %s and may only read it and launch into it", p.InTurn).With("turn", p.InTurn)
+	if a == actBegin {
+		return e.WithRemedy("what it starts by itself is held there already: start it without pinfold, or with `pinfold run --turn %s`", p.InTurn)
+	}
+	return e.WithRemedy("ask from outside the turn: whoever began it can")
 }
 
 func unverifiable(p Peer) *api.Error {

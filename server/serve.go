@@ -167,7 +167,7 @@ func wanted(t reflect.Type) string {
 	case reflect.String:
 		return "string"
 	}
-	return "number"
+	return "whole number within its bounds"
 }
 
 // body reads the whole body within its time. A large one waits for its

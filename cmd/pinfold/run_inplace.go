@@ -87,7 +87,7 @@ func (r *runner) join(ctx context.Context) error {
 		r.turn, r.own = t.ID, true
 	}
 	l := r.launch
-	p, err := r.client.Join(ctx, r.turn, api.JoinRequest{Argv: carriedWords(l.Argv), Cwd: l.Cwd, Labels: l.Labels,
+	p, err := r.client.Join(ctx, r.turn, api.JoinRequest{Argv: carriedWords(l.Argv), Cwd: carried(l.Cwd), Labels: l.Labels,
 		StopSignal: l.StopSignal, MinGrade: l.MinGrade, Epoch: l.Epoch, FinishTurn: r.own})
 	if err == nil {
 		err = verifyJoined(p)
@@ -100,7 +100,11 @@ func (r *runner) join(ctx context.Context) error {
 func (r *runner) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if _, err := r.client.Finish(ctx, r.turn, api.FinishRequest{Leftovers: api.LeftoversKeep}); err != nil {
+	err := insistFor(ctx, brief, func(ctx context.Context) error {
+		_, err := r.client.Finish(ctx, r.turn, api.FinishRequest{Leftovers: api.LeftoversKeep})
+		return err
+	})
+	if err != nil {
 		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(err.Error()))
 	}
 }
@@ -128,10 +132,12 @@ func verifyJoined(p api.Process) error {
 func carriedWords(argv []string) []string {
 	words := make([]string, len(argv))
 	for i, w := range argv {
-		words[i] = strings.ToValidUTF8(w, "\uFFFD")
+		words[i] = carried(w)
 	}
 	return words
 }
+
+func carried(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // lookPath finds the command as a shell does, in the PATH that it will have.
 func lookPath(name string, env []string) (string, error) {

@@ -16,6 +16,10 @@ import (
 // restart or an upgrade takes less.
 const patience = 30 * time.Second
 
+// brief is how long it keeps trying when all that is left to do is to leave
+// nothing behind: somebody may be waiting for the prompt.
+const brief = 3 * time.Second
+
 // runner runs one command for run.
 type runner struct {
 	*app
@@ -115,7 +119,11 @@ func (r *runner) drop(ctx context.Context) {
 	now := int64(0)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if _, err := r.client.Abandon(ctx, r.turn, api.AbandonRequest{GraceMS: &now}); err != nil {
+	err := insistFor(ctx, brief, func(ctx context.Context) error {
+		_, err := r.client.Abandon(ctx, r.turn, api.AbandonRequest{GraceMS: &now})
+		return err
+	})
+	if err != nil {
 		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(err.Error()))
 	}
 }
@@ -185,6 +193,10 @@ func (r *runner) finish(ctx context.Context) {
 // insist repeats call while the service cannot be reached, for as long as our
 // patience lasts. A call that held for a while starts the count anew.
 func insist(ctx context.Context, call func(context.Context) error) error {
+	return insistFor(ctx, patience, call)
+}
+
+func insistFor(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
 	var giveUp time.Time
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		began := time.Now()

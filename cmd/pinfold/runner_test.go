@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"pinfold.dev/api"
+	"pinfold.dev/client"
+)
+
+// A service that goes away while a turn of run's own is launched into, and comes
+// back, is asked again to end that turn: nobody else knows of it.
+func TestRunLeavesNoTurnOverARestart(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/s"
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/turns":
+			_, _ = io.WriteString(w, `{"id":"t"}`)
+			return
+		case "/v1/turns/t/abandon", "/v1/turns/t/finish":
+			if asked.Add(1) > 1 {
+				_, _ = io.WriteString(w, `{"turn":"t"}`)
+				return
+			}
+		}
+		panic(http.ErrAbortHandler) // it has gone
+	})}
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	for name, start := range map[string]func(*runner) error{
+		"run":      func(r *runner) error { _, err := r.start(t.Context()); return err },
+		"in place": func(r *runner) error { r.turn, r.own = "t", true; r.letGo(t.Context()); return io.EOF },
+	} {
+		asked.Store(0)
+		var said bytes.Buffer
+		r := &runner{app: &app{stderr: &said}, client: &client.Client{Socket: path}, launch: api.LaunchRequest{Argv: []string{"true"}}}
+		if err := start(r); err == nil || asked.Load() != 2 || said.Len() > 0 {
+			t.Errorf("%s: %v, asked %d times, said %q", name, err, asked.Load(), said.String())
+		}
+	}
+}
