@@ -75,6 +75,9 @@ func (w *scene) restart(*rapid.T) {
 
 func (w *scene) comeBack(d time.Duration) {
 	w.down = true
+	for _, t := range w.open() { // what a clock had begun to end: why could not be written down
+		t.asked[api.ReasonOperator] = t.asked[api.ReasonOperator] || t.due()
+	}
 	time.Sleep(d)
 	if late := w.differ(); len(late) > 0 && !w.ending() {
 		w.fatal("without a service, they have to live, and do not: %s", names(late))
@@ -114,7 +117,7 @@ func (w *scene) crash(*rapid.T) {
 		t.asked[api.ReasonFinished] = true
 		wg.Go(func() { _, err = w.svc.Finish(ctx, t.ID, api.FinishRequest{}) })
 	case "abandon":
-		t.asked[api.ReasonStop], t.asked[api.ReasonOperator] = true, true // operator: who asked could not be written down
+		t.asked[api.ReasonStop], t.asked[api.ReasonOperator] = true, true // as in comeBack
 		wg.Go(func() { _, err = w.svc.Abandon(ctx, t.ID, api.AbandonRequest{}) })
 	case "launch":
 		wg.Go(func() { _, err = w.svc.Launch(ctx, t.ID, w.request(s)) })

@@ -105,8 +105,8 @@ func (t *turn) may() []api.Reason {
 			out = append(out, why)
 		}
 	}
-	for why := range t.asked {
-		if !slices.Contains(out, why) {
+	for why, so := range t.asked {
+		if so && !slices.Contains(out, why) {
 			out = append(out, why)
 		}
 	}
@@ -115,9 +115,11 @@ func (t *turn) may() []api.Reason {
 
 // bound tells that it has to be over soon.
 func (t *turn) bound() bool {
-	if t.must {
-		return true
-	}
+	return t.must || t.due()
+}
+
+// due tells that a clock has run out.
+func (t *turn) due() bool {
 	for _, c := range t.clocks {
 		if !t.frozen && !c.from.After(time.Now()) {
 			return true
