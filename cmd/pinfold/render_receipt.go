@@ -147,9 +147,10 @@ func evidenceText(r api.Receipt, st style) string {
 	return "\n  on what evidence\n" + st.paint(faint, strings.TrimSuffix(b.String(), "\n")) + "\n"
 }
 
+// countsText has nobody who lives among the ended.
 func countsText(c api.Counts, st style) string {
 	words := []string{
-		fmt.Sprintf("%d ended", c.Ended), fmt.Sprintf("%d already gone", c.AlreadyGone),
+		fmt.Sprintf("%d ended", max(0, c.Ended-c.Survivors)), fmt.Sprintf("%d already gone", c.AlreadyGone),
 		fmt.Sprintf("%d foreign", c.Foreign), fmt.Sprintf("%d unverifiable", c.Unverifiable),
 		fmt.Sprintf("%d survivors", c.Survivors),
 	}
