@@ -165,16 +165,19 @@ func TestWokenAtOnce(t *testing.T) {
 	}
 	defer r.Close()
 	const times = 20
-	begun := time.Now()
+	soon := 0 // on a busy machine not each time
 	for i := range int64(times) {
-		said := make(chan struct{})
+		begun, said := time.Now(), make(chan struct{})
 		time.AfterFunc(time.Millisecond, func() { say(t, w, 1); close(said) })
 		if _, err := r.Wait(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}
+		if time.Since(begun) < pollSlow/2 {
+			soon++
+		}
 		<-said
 	}
-	if d := time.Since(begun); d > times*pollSlow/2 {
-		t.Errorf("%d times took %v, as if by polling each %v", times, d, pollSlow)
+	if soon < times/4 {
+		t.Errorf("woken %d times of %d before the next look, one of which is each %v", soon, times, pollSlow)
 	}
 }
