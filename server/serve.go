@@ -136,7 +136,7 @@ func (c *call) decode(req any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return api.Errorf(api.CodeBadRequest, "something follows the JSON value")
 	}
-	return nil
+	return noNulls(body, req)
 }
 
 func badJSON(err error) *api.Error {

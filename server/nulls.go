@@ -1,0 +1,71 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	"pinfold.dev/api"
+)
+
+// noNulls refuses null as an element of a list or a value of a map, as which
+// encoding/json takes the empty value: a word that a client did not have would be
+// an empty word, a limit that it did not know a limit of 0. Of a field, null is
+// the same as leaving it out.
+func noNulls(body []byte, req any) error {
+	var v any
+	if !bytes.Contains(body, []byte("null")) || json.Unmarshal(body, &v) != nil {
+		return nil
+	}
+	if field := nullIn(v, reflect.TypeOf(req), ""); field != "" {
+		return api.Errorf(api.CodeBadRequest, "field %q has a null in it", field).WithRemedy("leave out what there is not")
+	}
+	return nil
+}
+
+// nullIn names the field that has one; blank for none.
+func nullIn(v any, t reflect.Type, field string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	inner := func(v any) string {
+		if v == nil {
+			return field
+		}
+		return nullIn(v, t.Elem(), field)
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := 0; i < len(v) && t.Kind() == reflect.Slice; i++ {
+			if bad := inner(v[i]); bad != "" {
+				return bad
+			}
+		}
+	case map[string]any:
+		for name, of := range v {
+			bad := ""
+			switch t.Kind() {
+			case reflect.Map:
+				bad = inner(of)
+			case reflect.Struct:
+				if f, ok := fieldNamed(t, name); ok {
+					bad = nullIn(of, f.Type, name)
+				}
+			}
+			if bad != "" {
+				return bad
+			}
+		}
+	}
+	return ""
+}
+
+// fieldNamed is the field that encoding/json takes a name for.
+func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	return t.FieldByNameFunc(func(field string) bool {
+		f, _ := t.FieldByName(field)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		return tag != "" && strings.EqualFold(tag, name)
+	})
+}
