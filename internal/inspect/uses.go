@@ -225,7 +225,7 @@ func (l *look) maps(ctx context.Context, base string) error {
 			continue
 		}
 		last = line[at:]
-		if l.note("map", strings.ReplaceAll(last, `\012`, "\n")) {
+		if l.note("map", strings.ReplaceAll(last, `\012`, "\n")) || l.note("map", last) { // newlines are escaped, and what looks so is not
 			continue
 		}
 		if err := l.doubt(base+"/../../map_files/"+addresses(line), "map"); !errors.Is(err, fs.ErrPermission) { // they need CAP_SYS_ADMIN, see proc(5)
@@ -264,9 +264,8 @@ func (l *look) note(how, path string) bool {
 	if !strings.HasPrefix(path, "/") { // socket:[12], anon_inode:…, pipe:[12]
 		return false
 	}
-	real := strings.TrimSuffix(path, " (deleted)")
-	if !(l.same && below(real, l.dir)) && !l.names.meets(real, l.where) {
-		return false
+	if real, ok := strings.CutSuffix(path, " (deleted)"); !l.within(path) && !(ok && l.within(real)) {
+		return false // that is what the kernel adds, and what a name may end in: it is taken for both
 	}
 	if len(l.uses) >= mostUses {
 		return true
@@ -279,6 +278,11 @@ func (l *look) note(how, path string) bool {
 		l.uses = append(l.uses, u)
 	}
 	return true
+}
+
+// within tells whether a path is the directory's, or below it.
+func (l *look) within(path string) bool {
+	return l.same && below(path, l.dir) || l.names.meets(path, l.where)
 }
 
 // unreadable says what could not be read. What is gone is no error: a descriptor

@@ -104,6 +104,36 @@ func TestUsesDeleted(t *testing.T) {
 	}
 }
 
+// Directories may be called what the kernel adds to names, or makes of them.
+func TestUsesOddNames(t *testing.T) {
+	ws, _ := space(t)
+	for _, name := range []string{"x (deleted)", " (deleted)", `a\012b`, "a\nb", "a\\b", "\xff"} {
+		dir := ws + "/" + name
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/file", make([]byte, 8192), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for how, path := range map[string]string{"cwd": dir, "open": dir + "/file", "map": dir + "/file"} {
+			p := systest.Start(t, suite.Command(t, "user", how, path))
+			p.Line(t)
+			if uses := of(t, dir, p.PID()); !slices.Contains(uses, Use{how, path}) {
+				t.Errorf("%s of %q: %q", how, name, uses)
+			}
+			p.End()
+		}
+		p := systest.Start(t, suite.Command(t, "user", "cwd", dir))
+		p.Line(t)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if uses := of(t, dir, p.PID()); !slices.Equal(uses, []Use{{"cwd", dir + " (deleted)"}}) {
+			t.Errorf("%q, which is gone: %q", name, uses)
+		}
+	}
+}
+
 // A program that runs from the directory uses it.
 func TestUsesProgram(t *testing.T) {
 	dir, beside := space(t)
