@@ -64,7 +64,12 @@ func (h *Host) proveBare(ctx context.Context, g api.Grade) error {
 		return v.err
 	}
 	err := h.tryOnce(ctx, g)
-	if err != nil && (ctx.Err() != nil || inconclusive(err)) {
+	switch {
+	case err == nil:
+		h.keepProof(g)
+	case h.opening && h.goByProof(ctx, g, err):
+		return nil
+	case ctx.Err() != nil || inconclusive(err):
 		return err
 	}
 	h.tried[g] = verdict{err, time.Now()}

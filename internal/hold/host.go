@@ -60,6 +60,7 @@ type Host struct {
 	weak     []string         // and at any grade
 	fb       *fallback.Host   // for hosts, and turns, without cgroups or handles
 	bare     api.Grade        // what is left where there is no cgroup
+	opening  bool             // Open has not returned
 	proving  sync.Mutex
 	tried    map[api.Grade]verdict // of the grades without a cgroup; below proving
 	unproven map[api.Grade]string  // what an earlier self-test speaks for, and why
@@ -113,7 +114,10 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	h.noteHandles()
 	h.selfTest(ctx)
 	if h.mgr == nil && h.parent == nil {
-		if h.bare, err = h.bestBare(ctx, "", false); err != nil {
+		h.opening = true
+		h.bare, err = h.bestBare(ctx, "", false)
+		h.opening = false
+		if err != nil {
 			err = h.refuse(h.scopeErr, h.groupErr, err)
 			return nil, errors.Join(err, h.Close())
 		}

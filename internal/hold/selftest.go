@@ -89,12 +89,21 @@ func (h *Host) prove(ctx context.Context, g api.Grade) error {
 	switch {
 	case err == nil:
 		h.keepProof(g)
-	case inconclusive(err) && ctx.Err() == nil && h.useProof(g):
-		h.log.Warn("the self-test did not get to its end; going by an earlier one of this boot", "grade", g, "error", err)
-		h.unproven[g] = fmt.Sprintf("an earlier self-test of this boot was passed; the one at this service's start did not get to its end: %v", err)
+	case h.goByProof(ctx, g, err):
 		return nil
 	}
 	return err
+}
+
+// goByProof tells whether an earlier self-test speaks for a grade of which the one
+// at this start, which ended with err, says nothing.
+func (h *Host) goByProof(ctx context.Context, g api.Grade, err error) bool {
+	if !inconclusive(err) || ctx.Err() != nil || !h.useProof(g) {
+		return false
+	}
+	h.log.Warn("the self-test did not get to its end; going by an earlier one of this boot", "grade", g, "error", err)
+	h.unproven[g] = fmt.Sprintf("an earlier self-test of this boot was passed; the one at this service's start did not get to its end: %v", err)
+	return true
 }
 
 func (h *Host) tryGrade(ctx context.Context, g api.Grade) error {
