@@ -259,7 +259,7 @@ func TestEarlyExitIsNotLost(t *testing.T) {
 		x.hooks.Exit(Exit{Process: "p1", At: time.Now(), Status: api.Status{State: api.ProcessExited, Code: 3}})
 	}
 	launched(t, m, id)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	p, err := m.WaitProcess(ctx, id, "p1")
 	if err != nil || p.Status.Code != 3 {
