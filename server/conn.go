@@ -212,7 +212,7 @@ func (l *listener) admit(nc net.Conn) (c *conn, err error) {
 	s := l.limits.connect(partyOf(p))
 	if s == nil {
 		e := api.Errorf(api.CodeUnavailable, "too many connections are open: of uid %d (at most %d) or of all users (at most %d)", p.UID, partyOf(p).conns(), maxConnsAll).
-			WithRemedy("close some, or use them again: one carries many requests")
+			WithRemedy("close some, or use them again: one carries many requests").With("refused", "connection")
 		_, _ = u.Write(rawAnswer("503 Service Unavailable", e, l.grade())) // into an empty buffer: it does not wait
 		return nil, e
 	}

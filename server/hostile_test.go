@@ -155,7 +155,7 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ := io.ReadAll(resp.Body)
-	if e := asError(t, b); resp.StatusCode != 503 || e.Code != api.CodeUnavailable || e.Remedy == "" || e.Grade != api.GradeCgroup {
+	if e := asError(t, b); resp.StatusCode != 503 || e.Code != api.CodeUnavailable || e.Remedy == "" || e.Details["refused"] == "" || e.Grade != api.GradeCgroup {
 		t.Errorf("%s %s", resp.Status, b)
 	}
 	if _, err := s.client(t).Host(within(t)); !errors.Is(err, api.ErrUnavailable) {

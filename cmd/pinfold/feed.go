@@ -78,8 +78,8 @@ func (f *feeder) write(ctx context.Context, b []byte, closes bool) error {
 			f.taken += int64(n)
 			return err
 		}
-		if e.Details["socket"] != "" {
-			return err // it did not come to the service
+		if e.Details["socket"] != "" || e.Details["refused"] != "" {
+			return err // the service did not look at it
 		}
 		return api.Errorf(api.CodeInternal, "%v: %v", errLostInput, err).With("lost", "true")
 	})

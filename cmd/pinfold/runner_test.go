@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -47,5 +48,31 @@ func TestRunLeavesNoTurnOverARestart(t *testing.T) {
 		if err := start(r); err == nil || asked.Load() != 2 || said.Len() > 0 {
 			t.Errorf("%s: %v, asked %d times, said %q", name, err, asked.Load(), said.String())
 		}
+	}
+}
+
+// Input on a connection that the service has no room for is not lost.
+func TestInputIsGivenAgainWhenThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/s"
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_ = json.NewEncoder(w).Encode(api.Errorf(api.CodeUnavailable, "too many").With("refused", "connection"))
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		_ = json.NewEncoder(w).Encode(api.InputAnswer{Bytes: int64(len(b))})
+	})}
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	f := feeder{client: &client.Client{Socket: path}, turn: "t", process: "p1"}
+	if err := f.write(t.Context(), []byte("abc"), false); err != nil || f.taken != 3 || asked.Load() != 2 {
+		t.Errorf("%v, %d bytes, asked %d times", err, f.taken, asked.Load())
 	}
 }
