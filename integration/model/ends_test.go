@@ -66,6 +66,13 @@ func (w *scene) abandon(*rapid.T) {
 			k.end()
 		}
 	}
+	if over && req.Jobs {
+		for _, j := range t.jobs {
+			for _, k := range j.alive() {
+				k.end()
+			}
+		}
+	}
 }
 
 func orStop(r api.Reason) api.Reason {
