@@ -145,7 +145,7 @@ const mount = "/sys/fs/cgroup"
 // eventually waits for cond, a long time: beds can be slow.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not seen: %s", what)
 		}

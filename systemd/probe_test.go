@@ -34,7 +34,7 @@ func TestConnectToBusThatHangs(t *testing.T) {
 		m.Close()
 		t.Fatal("connected to a bus that says nothing")
 	}
-	if took := time.Since(began); took < 200*time.Millisecond || took > 10*time.Second {
+	if took := time.Since(began); took < 200*time.Millisecond || took > time.Minute {
 		t.Errorf("gave up after %v", took)
 	}
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {

@@ -100,7 +100,7 @@ func removeCgroup(dir string) (left []string) {
 		}
 		return nil
 	})
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
 		for _, p := range slices.Backward(all) {
 			_ = os.Remove(p)
@@ -167,8 +167,8 @@ func (s *service) stop(sig syscall.Signal) error {
 	select {
 	case <-s.gone:
 		return nil
-	case <-time.After(time.Minute):
-		return fmt.Errorf("the service is there one minute after %s", sig)
+	case <-time.After(2 * time.Minute):
+		return fmt.Errorf("the service is there two minutes after %s", sig)
 	}
 }
 

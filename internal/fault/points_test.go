@@ -74,7 +74,7 @@ func TestHold(t *testing.T) {
 	cmd := play(t, "another.step=hold:"+file)
 	defer func() { _ = cmd.Wait() }()
 	defer func() { _ = cmd.Process.Kill() }()
-	for end := time.Now().Add(30 * time.Second); !exists(file + ".reached"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !exists(file + ".reached"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come to the point")
 		}
