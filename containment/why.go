@@ -147,6 +147,9 @@ func wouldEnd(v api.Turn, w api.Why) []api.WouldEnd {
 		if !ok {
 			continue
 		}
+		if !c.Running && (!v.Frozen || c.Name == api.ClockClient && c.LeftMS == c.LimitMS) {
+			continue // not started: the client is there
+		}
 		when := fmt.Sprintf("in %s", (time.Duration(c.LeftMS) * time.Millisecond).Round(time.Millisecond))
 		if !c.Running {
 			when = fmt.Sprintf("%s after it is thawed", time.Duration(c.LeftMS)*time.Millisecond)
