@@ -80,8 +80,8 @@ func (l *life) bearers() (all []bearer) {
 func (l *life) recorded() {
 	l.t.Helper()
 	var bad string
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		list, err := l.Turns(ctx, false, "")
 		cancel()
 		if err != nil {
@@ -163,7 +163,7 @@ func (l *life) over(r api.Receipt) {
 func (l *life) others() {
 	t := l.t
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := run.canary.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("the canary: %v", err)

@@ -88,7 +88,7 @@ func (l *life) payloads() []*payload {
 func (l *life) call(what string, f func(ctx context.Context) error) error {
 	l.t.Helper()
 	var err error
-	for range 5 {
+	for n, end := 0, time.Now().Add(time.Minute); n < 5 || time.Now().Before(end); n++ {
 		ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
 		l.calls.Lock()
 		l.calls.cancel = cancel
@@ -129,7 +129,7 @@ func (l *life) leave() {
 	l.calls.Lock()
 	l.calls.cancel()
 	l.calls.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if _, err := l.Turn(ctx, l.neighbour.ID); err != nil {
 		l.t.Errorf("while a request is held at the point, another: %v", err)
@@ -366,6 +366,7 @@ func (l *life) promote() {
 func (l *life) endJob() {
 	l.t.Helper()
 	l.recorded()
+	eventually(l.t, "the end of who was on his way out", func() bool { return len(l.bearers()) <= 2 })
 	if n := len(l.bearers()); n != 2 {
 		l.t.Errorf("%d processes outlive the turn, the job has two: %v (%s)", n, l.bearers(), l.describe())
 	}

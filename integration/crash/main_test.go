@@ -176,7 +176,7 @@ func removeTree(dir string) (left []string) {
 // eventually waits for cond, a long time: machines can be slow.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not seen: %s", what)
 		}

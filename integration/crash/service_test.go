@@ -293,13 +293,26 @@ func (l *life) disarm() {
 	}
 }
 
+// lives tells that the service answers.
+func (l *life) lives() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := l.Host(ctx)
+	return err == nil
+}
+
 // revive sees to it that there is a service. It tells whether there was none.
 func (l *life) revive() bool {
 	l.t.Helper()
-	select {
-	case <-l.service().gone:
-	case <-time.After(300 * time.Millisecond): // a connection that breaks is told of before the process's end
-		return false
+	for ended := false; !ended; { // a connection that breaks is told of before the process's end
+		select {
+		case <-l.service().gone:
+			ended = true
+		case <-time.After(300 * time.Millisecond):
+			if l.lives() {
+				return false
+			}
+		}
 	}
 	l.crashes.Add(1)
 	l.Close()
