@@ -127,11 +127,17 @@ func codeOf(err error) int {
 }
 
 // complain writes what happened and, on a line of its own, what to do; with
-// --json it writes the error as the API has it.
+// --json it writes the error, or the first of several, as the API has it.
 func (a *app) complain(err error) {
 	e := asAPIError(err)
 	if a.asJSON {
 		_ = writeJSON(a.stderr, e)
+		return
+	}
+	if all, ok := err.(interface{ Unwrap() []error }); ok { // of several streams
+		for _, err := range all.Unwrap() {
+			a.complain(err)
+		}
 		return
 	}
 	what := strings.Replace(err.Error(), e.Error(), e.Message, 1)

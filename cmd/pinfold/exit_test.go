@@ -97,6 +97,7 @@ func TestComplain(t *testing.T) {
 		"pinfold: wait: no turn x\n  try: pinfold ps\n": fmt.Errorf("wait: %w", api.Errorf(api.CodeNotFound, "no turn x").WithRemedy("pinfold ps")),
 		"pinfold: plain\n":                              errors.New("plain"),
 		"pinfold: evil \\x1b[2J\n":                      errors.New("evil \x1b[2J"),
+		"pinfold: one\n  try: this\npinfold: two\n":     errors.Join(api.Errorf(api.CodeNotFound, "one").WithRemedy("this"), errors.New("two")),
 	} {
 		var told strings.Builder
 		(&app{stderr: &told}).complain(err)
