@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -192,6 +193,32 @@ func TestDockerfileNamesNoHost(t *testing.T) {
 	for _, s := range stages {
 		if from := strings.Fields(s[0].rest)[0]; strings.ContainsAny(from, "./@") && !strings.HasPrefix(from, "golang:") {
 			t.Errorf("FROM %s", from)
+		}
+	}
+}
+
+// An image that takes the programs from ours takes no variables with them: what the
+// docs say to write has each, or what is executed in the container, a probe too,
+// does not find the service.
+func TestImageOfADocsGateway(t *testing.T) {
+	im, err := describe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{docs, filepath.Join(packaging, "Dockerfile")} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, example, ok := strings.Cut(string(b), "COPY my-gateway")
+		example, _, end := strings.Cut(example, "CMD")
+		if !ok || !end {
+			t.Fatalf("%s has no example of a gateway's image", file)
+		}
+		for _, v := range im.env {
+			if !strings.HasPrefix(v, "PATH=") && !slices.Contains(strings.Fields(example), v) {
+				t.Errorf("%s: a gateway's image has no %s", file, v)
+			}
 		}
 	}
 }
