@@ -75,6 +75,18 @@ export async function eventually(what, cond, bound = 60_000) {
   }
 }
 
+/** Does what has to be done within a time; a busy machine gets a longer one. */
+export async function patiently(f, ...times) {
+  for (const time of times.slice(0, -1)) {
+    try {
+      return await f(time);
+    } catch (e) {
+      console.error(`within ${time} ms: ${e.message}`);
+    }
+  }
+  return f(times.at(-1));
+}
+
 /** Whether a process is there and no zombie. */
 export function exists(pid) {
   try {

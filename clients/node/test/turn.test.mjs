@@ -263,10 +263,10 @@ describe('terminals', () => {
     assert.deepEqual(await c.resize(5, 9999), { rows: 5, cols: 4096 });
     c.stdin.write('stty size; echo d"o"ne\n');
     assert.match(await said(c.stdout, 'done\r\n'), /5 4096/);
-    c.stdin.write('sleep 600; echo inter"rupted $?"\n');
-    await sleep(300);
+    c.stdin.write(`sh -c 'echo start"ed"; exec sleep 600'; echo inter"rupted $?"\n`);
+    await said(c.stdout, 'started\r\n'); // and has the terminal: before that, ^C is the shell's
     c.stdin.write('\x03');
-    await sleep(100);
+    await said(c.stdout, '$ ');
     c.stdin.write('echo al"ive"\n');
     await said(c.stdout, 'alive\r\n');
     c.stdin.end(); // types the end of file
