@@ -31,7 +31,7 @@ func (m *Manager) Join(ctx context.Context, id string, c Caller, req api.JoinReq
 	defer t.inflight.Done()
 	if !h.Facts().Grade.AtLeast(api.GradeCgroup) {
 		return api.Process{}, api.Errorf(api.CodeGradeUnavailable, "turn %s is held at grade %s: a process that runs can be moved into a cgroup only", id, h.Facts().Grade).
-			WithRemedy("launch it through the API instead")
+			WithRemedy("launch it in the turn instead: `pinfold run` without --in-place")
 	}
 	where := func(cgroup string) error { return m.mayJoin(t, c, cgroup) }
 	before := func(st Started) error { return m.enterJoined(t, c, req, mt, st) }
