@@ -37,7 +37,7 @@ func playDisk(dir string) int {
 		_, _ = io.Copy(io.Discard, in)
 		tool("fsfreeze", "-u", disk)
 	}
-	for i := 0; exec.Command("umount", disk).Run() != nil && i < 500; i++ {
+	for i := 0; exec.Command("umount", disk).Run() != nil && i < 3000; i++ {
 		time.Sleep(20 * time.Millisecond) // whoever hung there may take a moment to go
 	}
 	return 0
@@ -102,8 +102,8 @@ func TestFrozenDisk(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "status")
 		text := `(sh -c 'while :; do echo x >` + d.dir + `/beat; done' &); until [ -e ` + d.dir + `/beat ]; do sleep 0.02; done; echo writes; read line
 			until grep -q "^State:.D" /proc/[0-9]*/status; do sleep 0.02; done
-			i=0; while [ $i -lt 50 ]; do (: &); i=$((i+1)); done; trap "echo usr1" USR1; kill -USR1 1
-			until grep -q '"orphans":50' ` + file + `; do sleep 0.05; done; echo reaped; exit 5`
+			i=0; while [ $i -lt 50 ]; do (: &); i=$((i+1)); done; trap "u=1; echo usr1" USR1; kill -USR1 1
+			until [ "$u" ] && grep -q '"orphans":50' ` + file + `; do sleep 0.05; done; echo reaped; exit 5`
 		r, w, err := os.Pipe()
 		check(err)
 		defer w.Close()

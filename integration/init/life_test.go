@@ -34,15 +34,18 @@ func TestExitCodes(t *testing.T) {
 // What is left is asked, has its time, and is killed.
 func TestKillRemaining(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		const stubborn = `setsid sh -c 'trap "echo asked" TERM; echo up; while :; do sleep 0.05; done' & sleep 0.5; exit 9`
+		file := filepath.Join(t.TempDir(), "go")
+		stubborn := `setsid sh -c 'trap "echo asked" TERM; echo up; while :; do sleep 0.05; done' & until [ -e ` + file + ` ]; do sleep 0.02; done; exit 9`
 		t.Run("grace", func(t *testing.T) {
 			b := start(t, script(bin, []string{"--kill-remaining=700ms"}, stubborn))
+			b.says("up")
+			began := time.Now() // nobody is asked before
+			write(t, file, "")
 			b.says("asked")
-			began := time.Now()
 			if code := b.code(); code != 9 {
 				t.Errorf("code %d", code)
 			}
-			if d := time.Since(began); d < 300*time.Millisecond {
+			if d := time.Since(began); d < 700*time.Millisecond {
 				t.Errorf("killed after %v of 700 ms", d)
 			}
 			if n := strings.Count(b.out.String(), "asked"); n != 1 {
@@ -50,16 +53,19 @@ func TestKillRemaining(t *testing.T) {
 			}
 		})
 		t.Run("a second stop signal shortens it", func(t *testing.T) {
-			b := start(t, script(bin, []string{"--kill-remaining=50s"}, stubborn))
+			_ = os.Remove(file)
+			b := start(t, script(bin, []string{"--kill-remaining=500s"}, stubborn))
+			b.says("up")
+			write(t, file, "")
 			b.says("asked")
 			b.signal(syscall.SIGTERM)
-			if !b.endsIn(20*time.Second) || b.code() != 9 {
+			if !b.endsIn(patience) || b.code() != 9 {
 				t.Errorf("it does not end, or not with 9:\n%s", b.out.String())
 			}
 		})
 		t.Run("it ends when they do", func(t *testing.T) {
-			b := start(t, script(bin, []string{"--kill-remaining=50s"}, `setsid sleep 100 & setsid sh -c 'sleep 100 & wait' & exit 3`))
-			if !b.endsIn(20*time.Second) || b.code() != 3 {
+			b := start(t, script(bin, []string{"--kill-remaining=500s"}, `setsid sleep 1000 & setsid sh -c 'sleep 1000 & wait' & exit 3`))
+			if !b.endsIn(patience) || b.code() != 3 {
 				t.Errorf("it does not end, or not with 3:\n%s", b.out.String())
 			}
 		})
@@ -68,10 +74,10 @@ func TestKillRemaining(t *testing.T) {
 
 func TestWaitOrphans(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		const late = `setsid sh -c 'sleep 0.4; echo late' & exit 4`
-		want(t, script(bin, nil, late), 4, "")
+		const late, never = `setsid sh -c 'sleep 0.4; echo late' & exit 4`, `setsid sh -c 'sleep 1000; echo late' & exit 4`
+		want(t, script(bin, nil, never), 4, "")
 		want(t, script(bin, []string{"--wait-orphans"}, late), 4, "late")
-		want(t, script(bin, []string{"--wait-orphans=100ms"}, late), 4, "pinfold-init: orphans are left after 100 ms")
+		want(t, script(bin, []string{"--wait-orphans=100ms"}, never), 4, "pinfold-init: orphans are left after 100 ms")
 	})
 }
 
@@ -126,7 +132,8 @@ func TestStopTimeout(t *testing.T) {
 func TestStatusFile(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		file := filepath.Join(t.TempDir(), "status")
-		code, out := result(t, script(bin, []string{"--status", file}, `i=0; while [ $i -lt 20 ]; do (: &); i=$((i+1)); done; sleep 0.3; kill -KILL $$`))
+		code, out := result(t, script(bin, []string{"--status", file}, `i=0; while [ $i -lt 20 ]; do (: &); i=$((i+1)); done
+			until grep -q '"orphans":20' `+file+`; do sleep 0.05; done; kill -KILL $$`))
 		b, err := os.ReadFile(file)
 		wantText := `"orphans":20,"code":137,"signal":"SIGKILL"}`
 		if code != 137 || err != nil || !strings.Contains(string(b), wantText) || !strings.Contains(string(b), `"state":"ended"`) {
@@ -137,7 +144,7 @@ func TestStatusFile(t *testing.T) {
 
 func TestRewrite(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		const say = `for s in HUP USR1 USR2 QUIT; do trap "echo $s" $s; done; echo up; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done`
+		const say = `for s in HUP USR1 USR2; do trap "echo $s" $s; done; trap 'echo QUIT; q=1' QUIT; echo up; until [ "$q" ]; do sleep 0.05; done`
 		b := start(t, script(bin, []string{"-r", "15:3", "-rHUP:USR1", "--rewrite=10:0"}, say))
 		b.says("up")
 		b.signal(syscall.SIGHUP)
@@ -154,7 +161,9 @@ func TestRewrite(t *testing.T) {
 // The parent-death signal reaches the command when the init's parent dies.
 func TestParentDeath(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		text := fmt.Sprintf(`sh -c '%s -q -p TERM -- sh -c "trap \"echo told; exit\" TERM; echo up; sleep 100 & wait" & sleep 0.5; kill -KILL $$'; sleep 1; echo late`, bin)
+		f := filepath.Join(t.TempDir(), "f")
+		text := fmt.Sprintf(`sh -c '%[1]s -q -p TERM -- sh -c "trap \"echo told; : >%[2]s.told; exit\" TERM; echo up; : >%[2]s.up; sleep 1000 & wait" & until [ -e %[2]s.up ]; do sleep 0.02; done; kill -KILL $$'
+			i=0; until [ -e %[2]s.told ] || [ $i = 1000 ]; do i=$((i+1)); sleep 0.05; done; echo late`, bin, f)
 		b := start(t, script(run.early, nil, text))
 		b.says("late")
 		if out := b.out.String(); !strings.Contains(out, "up\n") || !strings.Contains(out, "told") {

@@ -24,7 +24,7 @@ func controller(t *testing.T, name string) (dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for range 500 {
+		for range 6000 {
 			if os.Remove(dir) == nil {
 				return
 			}

@@ -22,6 +22,7 @@ type box struct {
 	cmd  *exec.Cmd
 	out  output
 	done chan struct{}
+	stop string // a file that ends a listener
 }
 
 // output is what is written, by several at once.
@@ -50,7 +51,7 @@ func start(t testing.TB, s stage, change ...func(*exec.Cmd)) *box {
 	b.cmd.Env = append(without(os.Environ(), "LISTEN_PID"), s.text())
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
-	b.cmd.WaitDelay = 2 * time.Second
+	b.cmd.WaitDelay = 20 * time.Second
 	for _, c := range change {
 		c(b.cmd)
 	}

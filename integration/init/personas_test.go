@@ -35,7 +35,7 @@ func TestPersonas(t *testing.T) {
 		{"tini", nil, "-e 1 -- false", 0, ""},
 		{"tini", nil, "-p TERM -s -g -w -vv -- sh -c exit", 0, ""},
 		{"tini", []string{"TINI_VERBOSITY=3"}, "-- true", 0, "Received SIGCHLD"},
-		{"tini", nil, "-w -- sh -c (:&);(:&);sleep${IFS}0.1", 0, "Reaped zombie process with pid="},
+		{"tini", nil, "-w -- sh -c (:&);(:&);sleep${IFS}2", 0, "Reaped zombie process with pid="},
 		{"tini", nil, "-- nosuch", 127, "exec nosuch failed: No such file or directory"},
 		{"docker-init", nil, "-- true", 0, ""},
 		{"dumb-init", nil, "--version", 0, "dumb-init v1.2.5\n"},
@@ -64,7 +64,7 @@ func TestPersonas(t *testing.T) {
 func TestPause(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		for _, sig := range []string{"TERM", "INT"} {
-			code, out := result(t, stage{Argv: []string{"/bin/sh", "-c", `(sleep 0.3; kill -HUP 1; kill -` + sig + ` 1) & exec "$0" -P`, bin}})
+			code, out := result(t, stage{Argv: []string{"/bin/sh", "-c", `(sleep 0.3; kill -HUP 1; while :; do kill -` + sig + ` 1; sleep 0.3; done) & exec "$0" -P`, bin}})
 			if code != 0 || out != "" {
 				t.Errorf("%s: code %d, %q", sig, code, out)
 			}

@@ -31,7 +31,7 @@ func TestNested(t *testing.T) {
 func TestStrangersAreLeftAlone(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		file := filepath.Join(t.TempDir(), "status")
-		text := fmt.Sprintf(`sleep 30 & brother=$!
+		text := fmt.Sprintf(`sleep 1000 & brother=$!
 			%s -q --kill-remaining=300ms --status %s -- sh -c '(sleep 20 &) ; (setsid sleep 20 &); sleep 0.2; exit 5'; echo code $?
 			kill -0 $brother && echo brother lives; kill $brother`, bin, file)
 		_, out := result(t, stage{Argv: []string{"/bin/sh", "-c", text}})
@@ -84,7 +84,7 @@ func TestKillCgroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			for range 500 {
+			for range 6000 {
 				if os.Remove(d) == nil {
 					return
 				}
@@ -114,7 +114,7 @@ func TestKillCgroup(t *testing.T) {
 			t.Error("the canary is dead")
 		}
 		// Not PID 1, and no cgroup namespace: somebody else's.
-		_, out := result(t, stage{Cgroups: s.Cgroups, Argv: []string{"/bin/sh", "-c", "sleep 1 & " + strings.Replace(text, "-q ", "", 1) + "; kill -0 $! && echo alive"}})
+		_, out := result(t, stage{Cgroups: s.Cgroups, Argv: []string{"/bin/sh", "-c", "sleep 1000 & " + strings.Replace(text, "-q ", "", 1) + "; kill -0 $! && echo alive"}})
 		if !strings.Contains(out, "left alone") || !strings.Contains(out, "alive\n") {
 			t.Errorf("%q", out)
 		}
@@ -125,7 +125,8 @@ func TestKillCgroup(t *testing.T) {
 // where it is not.
 func TestWithoutProc(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
-		const text = `setsid sh -c 'trap "echo asked; exit" TERM; while :; do sleep 0.02; done' & sleep 0.3; exit 5`
+		file := filepath.Join(t.TempDir(), "up")
+		text := `setsid sh -c 'trap "echo asked; exit" TERM; : >` + file + `; while :; do sleep 0.02; done' & until [ -e ` + file + ` ]; do sleep 0.02; done; exit 5`
 		s := script(bin, []string{"--kill-remaining", "--kill-cgroup"}, text)
 		s.NoProc = true
 		code, out := result(t, s)

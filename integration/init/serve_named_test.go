@@ -69,9 +69,9 @@ func TestServeNowhere(t *testing.T) {
 // A gateway that goes into the background has its service, and its turns, for as
 // long as it is waited for.
 func TestServeWaitsForOrphans(t *testing.T) {
-	const daemon = `setsid sh -c 'trap "" TERM; sleep 0.5; pinfold ps | grep -c open; echo late; %s' & pinfold run --detach -- sleep 1000 >/dev/null; exit 4`
+	const daemon = `pinfold run --detach -- sleep 1000 >/dev/null; setsid sh -c 'trap "" TERM; sleep 0.5; pinfold ps | grep -c open; echo late; %s' & exit 4`
 	builds(t, func(t *testing.T, bin string) {
-		for end, flags := range map[string][]string{"exit": {"--wait-orphans"}, "sleep 1000": {"--wait-orphans=3s", "--kill-remaining=1s"}} {
+		for end, flags := range map[string][]string{"exit": {"--wait-orphans"}, "sleep 1000": {"--wait-orphans=8s", "--kill-remaining=1s"}} {
 			code, out := result(t, container(t, bin, "rw", flags, fmt.Sprintf(daemon, end)))
 			_, after, ok := strings.Cut(out, "\n1\nlate\n")
 			if code != 4 || !ok || !strings.Contains(after, "state=abandoned") || strings.Contains(after, "orphans are left") != (end != "exit") {

@@ -51,15 +51,15 @@ func TestServeStopsOrphansFirst(t *testing.T) {
 			onTerm, grace string
 			says          []string // in this order
 		}{
-			"heeds": {"sleep 0.3; pinfold ps | grep -c open; exit", "20s", []string{"gateway asked\n1\n", "turn asked\n", "turn ended"}},
-			"deaf":  {"", "3s", []string{"gateway asked\n", "orphans have not ended after the stop signal\n", "turn asked\n", "turn ended"}},
+			"heeds": {"sleep 0.3; pinfold ps | grep -c open; exit", "60s", []string{"gateway asked\n1\n", "turn asked\n", "turn ended"}},
+			"deaf":  {"", "5s", []string{"gateway asked\n", "orphans have not ended after the stop signal\n", "turn asked\n", "turn ended"}},
 			"twice": {"", "10m", []string{"gateway asked\n", "a stop signal: turns are killed at once\n"}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				file := filepath.Join(t.TempDir(), "status")
-				text := `turn=$(pinfold begin); pinfold run --detach --turn $turn -- sh -c 'trap "echo turn asked >/proc/1/fd/2; exit" TERM; while :; do sleep 0.02; done' >/dev/null
-					setsid sh -c 'trap "echo gateway asked; ` + c.onTerm + `" TERM; until grep -q waiting ` + file + `; do sleep 0.05; done; echo up; while :; do sleep 0.05; done' & exit 4`
+				text := `turn=$(pinfold begin); pinfold run --detach --turn $turn -- sh -c 'trap "echo turn asked >/proc/1/fd/2; exit" TERM; : >` + file + `.turn; while :; do sleep 0.02; done' >/dev/null
+					setsid sh -c 'trap "echo gateway asked; ` + c.onTerm + `" TERM; until [ -e ` + file + `.turn ] && grep -q waiting ` + file + `; do sleep 0.05; done; echo up; while :; do sleep 0.05; done' & exit 4`
 				b := start(t, container(t, bin, "rw", []string{"--wait-orphans", "--status", file, "--kill-remaining=" + c.grace}, text))
 				b.says("up\n")
 				b.signal(syscall.SIGTERM)
@@ -99,7 +99,7 @@ func TestMayNotKill(t *testing.T) {
 		write(t, file, string(program))
 		check(os.Chmod(file, 0o755|os.ModeSetuid))
 		user := 20_000 + int(run.made.n.Add(1))
-		s := script(bin, []string{"--kill-remaining=50ms"}, file+" --reuid=0 sleep 1000 & sleep 0.5; exit 5")
+		s := script(bin, []string{"--kill-remaining=50ms"}, file+" --reuid=0 sleep 1000 & until grep -q '^Uid:.0.0.0' /proc/$!/status; do sleep 0.05; done; exit 5")
 		s.UID = user
 		code, out := result(t, s)
 		if code != 5 || out != "pinfold-init: 1 process may not be killed by user "+strconv.Itoa(user)+": Operation not permitted\n" {

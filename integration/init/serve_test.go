@@ -46,7 +46,7 @@ func ownCgroup(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
-		for range 500 {
+		for range 6000 {
 			if removeCgroup(dir); !there(dir) {
 				return
 			}
@@ -78,8 +78,9 @@ func bystander(t *testing.T) {
 
 // inTurn is a gateway that keeps a turn, whose process says when it is asked to end.
 const inTurn = `turn=$(pinfold begin) || exit 1
+	trap 'echo gateway asked; exit 7' TERM
 	pinfold run --turn $turn -- sh -c 'trap "echo turn asked; exit" TERM; tail -1 /proc/self/cgroup; echo up; while :; do sleep 0.02; done' &
-	trap 'echo gateway asked; exit 7' TERM; while :; do sleep 0.05; done`
+	while :; do sleep 0.05; done`
 
 // The grade comes first. The command has the socket, a cgroup of its own, and turns
 // beside it. Told to stop, it ends first, then its turns, with their grace.
@@ -205,7 +206,10 @@ func TestServeEarlySignals(t *testing.T) {
 		b := start(t, container(t, run.early, "rw", nil, "trap 'exit 143' TERM; while :; do sleep 0.02; done"))
 		b.becomes(run.early)
 		// Before its first instruction the kernel drops a signal to any PID 1.
-		time.Sleep(3*time.Millisecond + time.Duration(i)*100*time.Millisecond/time.Duration(n))
+		for end := time.Now().Add(patience); !heeds(b.cmd.Process.Pid) && time.Now().Before(end); {
+			time.Sleep(100 * time.Microsecond)
+		}
+		time.Sleep(time.Duration(i) * 100 * time.Millisecond / time.Duration(n))
 		b.signal(syscall.SIGTERM)
 		if code := b.code(); code != 143 {
 			t.Fatalf("at %d: code %d\n%s", i, code, b.out.String())
@@ -216,14 +220,19 @@ func TestServeEarlySignals(t *testing.T) {
 	if err != nil {
 		missing(t, "the program python3 (scripts/deps.sh installs it)")
 	}
-	s.Argv, s.Block = append(s.Argv[:3:3], "--", python, "-c", listen), 1<<9|1<<39
+	stop := filepath.Join(t.TempDir(), "stop")
+	s.Argv, s.Block = append(s.Argv[:3:3], "--", python, "-c", listen, stop), 1<<9|1<<39
 	b := start(t, s)
+	b.stop = stop
 	b.becomes(run.early)
+	for end := time.Now().Add(patience); !heeds(b.cmd.Process.Pid) && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond)
+	}
 	for range 5 {
 		b.signal(syscall.Signal(40))
 	}
 	b.signal(syscall.SIGUSR1)
-	b.code()
+	b.hears(6, patience)
 	if all := got(b.out.String()); len(all) != 6 {
 		t.Errorf("%v arrived\n%s", all, b.out.String())
 	}

@@ -2,6 +2,8 @@ package inits
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,22 +12,22 @@ import (
 	"time"
 )
 
-// listen is a command that takes every signal that can be taken, and prints each
-// until there has been none for 2 s.
+// listen is a command that takes every signal that can be taken, and prints each,
+// until there has been none for a second after there was a file.
 const listen = `
-import ctypes, platform
+import ctypes, os, platform, sys
 libc = ctypes.CDLL(None, use_errno=True)
 procmask, timedwait = (14, 128) if platform.machine() == "x86_64" else (135, 137)
 class Time(ctypes.Structure):
     _fields_ = [("s", ctypes.c_long), ("n", ctypes.c_long)]
-every, quiet = (ctypes.c_uint8 * 8)(*([255] * 8)), Time(2, 0)
+every, quiet = (ctypes.c_uint8 * 8)(*([255] * 8)), Time(1, 0)
 libc.syscall(procmask, 2, every, 0, 8)
 print("listening", flush=True)
 while True:
     s = libc.syscall(timedwait, every, 0, ctypes.byref(quiet), 8)
     if s > 0 and s != 17:
         print("got", s, flush=True)
-    elif s < 0 and ctypes.get_errno() == 11:
+    elif s < 0 and ctypes.get_errno() == 11 and os.path.exists(sys.argv[1]):
         break
 `
 
@@ -36,9 +38,24 @@ func listener(t testing.TB, bin string, flags ...string) *box {
 	if err != nil {
 		missing(t, "the program python3 (scripts/deps.sh installs it)")
 	}
-	b := start(t, stage{Argv: append(append([]string{bin}, flags...), "--", python, "-c", listen)})
+	stop := filepath.Join(t.TempDir(), "stop")
+	b := start(t, stage{Argv: append(append([]string{bin}, flags...), "--", python, "-c", listen, stop)})
+	b.stop = stop
 	b.says("listening")
 	return b
+}
+
+// hears waits until so many signals have arrived, but not longer than that, and ends
+// the listener.
+func (b *box) hears(n int, most time.Duration) {
+	b.t.Helper()
+	for end := time.Now().Add(most); len(got(b.out.String())) < n && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := os.WriteFile(b.stop, nil, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	b.code()
 }
 
 // got are the signals that arrived.
@@ -52,8 +69,9 @@ func got(out string) (all []int) {
 	return all
 }
 
-// sendAll sends each signal that a process can take, once, and waits for the end.
-func sendAll(b *box) (arrived []int) {
+// sendAll sends each signal that a process can take, once, and waits for all to arrive,
+// but not longer than that.
+func sendAll(b *box, most time.Duration) (arrived []int) {
 	for s := 1; s <= 64; s++ {
 		switch s {
 		case 9, 17, 19:
@@ -62,14 +80,14 @@ func sendAll(b *box) (arrived []int) {
 		b.signal(syscall.Signal(s))
 		if s >= 20 && s <= 22 { // dumb-init stops itself; and CONT removes what has not arrived
 			said := fmt.Sprintf("got %d\n", s)
-			for end := time.Now().Add(500 * time.Millisecond); !strings.Contains(b.out.String(), said) && time.Now().Before(end); {
+			for end := time.Now().Add(most); !strings.Contains(b.out.String(), said) && time.Now().Before(end); {
 				time.Sleep(5 * time.Millisecond)
 			}
 			b.signal(syscall.SIGCONT)
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	b.code()
+	b.hears(61, most)
 	arrived = got(b.out.String())
 	slices.Sort(arrived)
 	return slices.Compact(arrived)
@@ -90,7 +108,7 @@ func TestForwardsEverySignal(t *testing.T) {
 		for _, flags := range [][]string{nil, {"-g"}, {"-c"}, {"--session", "-g"}} {
 			t.Run(strings.Join(flags, ""), func(t *testing.T) {
 				t.Parallel()
-				if left := notForwarded(sendAll(listener(t, bin, flags...))); len(left) > 0 {
+				if left := notForwarded(sendAll(listener(t, bin, flags...), patience)); len(left) > 0 {
 					t.Errorf("%q: signals %v are not passed on", flags, left)
 				}
 			})
@@ -105,7 +123,7 @@ func TestRealTimeSignalsQueue(t *testing.T) {
 		for range 100 {
 			b.signal(syscall.Signal(40))
 		}
-		b.code()
+		b.hears(100, patience)
 		if n := len(got(b.out.String())); n != 100 {
 			t.Errorf("%d of 100 arrived", n)
 		}

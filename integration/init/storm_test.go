@@ -16,8 +16,9 @@ func TestStormOfOrphans(t *testing.T) {
 		if bin == run.plain && !long() {
 			n = 3000
 		}
-		text := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done; sleep 0.3
-			for p in /proc/[0-9]*/stat; do read -r l <$p && case $l in *") Z "*) echo zombie;; esac; done 2>/dev/null; exit 5`, n)
+		text := fmt.Sprintf(`i=0; while [ $i -lt %[1]d ]; do (: &); i=$((i+1)); done
+			until grep -q '"orphans":%[1]d[,}]' %[2]s; do sleep 0.1; done
+			for p in /proc/[0-9]*/stat; do read -r l <$p && case $l in *") Z "*) echo zombie;; esac; done 2>/dev/null; exit 5`, n, file)
 		code, out := result(t, script(bin, []string{"--status", file}, text))
 		b, _ := os.ReadFile(file)
 		if code != 5 || out != "" || !strings.Contains(string(b), fmt.Sprintf(`"orphans":%d,`, n)) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,9 +67,9 @@ func (s *screen) types(text string) {
 	}
 }
 
-// showsSoon waits for a text on the screen, but not long.
-func (s *screen) showsSoon(text string) bool {
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+// showsSoon waits for a text on the screen, but not long where it may not come.
+func (s *screen) showsSoon(text string, most ...time.Duration) bool {
+	for end := time.Now().Add(append(most, patience)[0]); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if strings.Contains(s.out.String(), text) {
 			return true
 		}
@@ -85,7 +87,7 @@ func askStopOutside(t *testing.T, p peer) string {
 	s.types("\x1a")
 	time.Sleep(300 * time.Millisecond)
 	s.types("echo back $((2+2))\n")
-	return either(s.showsSoon("back 4"), "the shell goes on", "the shell hangs")
+	return either(s.showsSoon("back 4", 5*patient(p)), "the shell goes on", "the shell hangs")
 }
 
 func askStopInside(t *testing.T, p peer) string {
@@ -96,7 +98,23 @@ func askStopInside(t *testing.T, p peer) string {
 	s.types("\x1a")
 	time.Sleep(300 * time.Millisecond)
 	s.types("echo back $((2+2))\n")
-	return either(s.showsSoon("back 4"), "works", "does not")
+	return either(s.showsSoon("back 4", 5*patient(p)), "works", "does not")
+}
+
+// stoppedBelow tells that some descendant of a process is stopped.
+func stoppedBelow(pid int) bool {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, l := range lists {
+		b, _ := os.ReadFile(l)
+		for _, w := range strings.Fields(string(b)) {
+			stat, _ := os.ReadFile("/proc/" + w + "/stat")
+			kid, err := strconv.Atoi(w)
+			if strings.Contains(string(stat), ") T ") || err == nil && stoppedBelow(kid) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ^Z, fg, and ^C: the command goes on with the terminal, and ends; so does the shell.
@@ -109,6 +127,9 @@ func TestStopAndGoOn(t *testing.T) {
 		s.types("\x1a")
 		s.says("Stopped")
 		s.types("fg\n")
+		for end := time.Now().Add(patience); stoppedBelow(s.cmd.Process.Pid) && time.Now().Before(end); { // until it has the terminal
+			time.Sleep(5 * time.Millisecond)
+		}
 		time.Sleep(300 * time.Millisecond)
 		s.types("word\n")
 		s.says("read word")
