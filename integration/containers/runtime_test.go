@@ -186,7 +186,7 @@ func (c *container) endsIn(d time.Duration) bool {
 func (c *container) says(text string) {
 	c.t.Helper()
 	for end := time.Now().Add(patience()); !strings.Contains(c.out.String(), text); time.Sleep(2 * time.Millisecond) {
-		if c.endsIn(0) || time.Now().After(end) {
+		if ended := c.endsIn(0); (ended || time.Now().After(end)) && !strings.Contains(c.out.String(), text) { // its last words come before its end
 			c.t.Fatalf("%q was not said; it said\n%s", text, c.out.String())
 		}
 	}
@@ -195,7 +195,7 @@ func (c *container) says(text string) {
 // kill sends the container's first process a signal.
 func (c *container) kill(signal string) {
 	c.t.Helper()
-	if out, err := c.rt.command("kill", c.id, signal).CombinedOutput(); err != nil && !c.endsIn(time.Second) {
+	if out, err := c.rt.command("kill", c.id, signal).CombinedOutput(); err != nil && !c.endsIn(patience()) {
 		c.t.Fatalf("kill %s: %v\n%s\nthe container said\n%s", signal, err, out, c.out.String())
 	}
 }
