@@ -15,8 +15,11 @@ import (
 	"pinfold.dev/client"
 )
 
-// long bounds every wait.
-const long = 60 * time.Second
+// long bounds every wait, longer all that there is on a stage.
+const (
+	long   = 60 * time.Second
+	longer = 5 * time.Minute
+)
 
 // outcome is what was seen on a stage.
 type outcome struct {
@@ -64,7 +67,7 @@ func (d *drive) all() (out outcome) {
 	if err := d.start(); err != nil {
 		return outcome{Refused: err.Error() + "\n" + d.log()}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), long)
+	ctx, cancel := context.WithTimeout(context.Background(), longer)
 	defer cancel()
 	h := must(d.Host(ctx))
 	out.Grade, out.Checks = h.Grade, h.Checks
@@ -83,7 +86,17 @@ func (d *drive) all() (out outcome) {
 		out.Claims = v.Degraded
 	}
 	if d.Storm {
-		out.Trials = append(out.Trials, d.storm(ctx))
+		one := d.storm(ctx)
+		for range 2 { // an ending that says that it cannot know may have ended all: that shows nothing
+			if len(one.Problems) > 0 || one.Complete || len(one.Alive) > 0 {
+				break
+			}
+			one = d.storm(ctx)
+		}
+		if len(one.Problems) == 0 && !one.Complete && len(one.Alive) == 0 {
+			one.Problems = append(one.Problems, "each time it is unconfirmed, and nothing beats on")
+		}
+		out.Trials = append(out.Trials, one)
 	}
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	<-d.gone
@@ -228,6 +241,7 @@ func (d *drive) storm(ctx context.Context) (out trial) {
 		return out
 	}
 	file := d.path("beats/storm")
+	_ = os.Remove(file)
 	script := `next() { echo . >> ` + file + `; [ $1 -gt 0 ] && next $(($1 - 1)) & }
 for i in 1 2 3 4 5 6 7 8; do next 2000; done; sleep 100`
 	if _, err := d.Launch(ctx, v.ID, api.LaunchRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/", Env: []string{"PATH=/usr/bin:/bin"}}); err != nil {
@@ -252,7 +266,7 @@ for i in 1 2 3 4 5 6 7 8; do next 2000; done; sleep 100`
 	if size(file) != before {
 		out.Alive = []string{"storm"}
 	}
-	if r.Complete == (len(out.Alive) > 0) || !r.Complete && r.Unconfirmed == "" {
+	if r.Complete && len(out.Alive) > 0 || !r.Complete && r.Unconfirmed == "" {
 		wrong("complete is %v, unconfirmed %q, and beats on: %v", r.Complete, r.Unconfirmed, out.Alive)
 	}
 	return out
