@@ -51,20 +51,29 @@ class Life(ServiceCase):
                     t.touch()
 
     def test_touched_it_goes_on(self):
-        t = self.turn(lease=3)
+        self.patiently(self.touched, 3, 24)
+
+    def touched(self, lease):
+        t = self.turn(lease=lease)
         p = t.launch(["sleep", "600"])
         for _ in range(20):
-            time.sleep(0.25)
+            time.sleep(lease / 12)
             t.touch()
         self.assertEqual((t.state, exists(p.pid)), ("open", True))
 
     def test_frozen(self):
-        t = self.turn(wall=2)
+        self.patiently(self.frozen, 2, 20)
+
+    def frozen(self, wall):
+        t = self.turn(wall=wall)
         p = t.launch(["sh", "-c", "while :; do echo x; sleep 0.01; done"], stdout="spool")
         t.freeze()
         self.assertTrue(t.info["frozen"])
-        before = p.output().tail(0).total
-        time.sleep(2.5)
+        before, now = -1, p.output().tail(0).total
+        while before != now:  # what it had said may be on its way
+            time.sleep(0.2)
+            before, now = now, p.output().tail(0).total
+        time.sleep(wall + 0.5)
         self.assertEqual((t.state, p.output().tail(0).total), ("open", before))
         t.thaw()
         self.assertEqual(self.ended_by(t), "wall")
@@ -90,9 +99,12 @@ class Life(ServiceCase):
         self.assertEqual(t.state, "open")
 
     def test_held(self):
-        t = self.turn(bind="connection", window=0.5)
+        self.patiently(self.held, 0.5, 10)
+
+    def held(self, window):
+        t = self.turn(bind="connection", window=window)
         with t.hold() as hold:
-            time.sleep(1.5)
+            time.sleep(window + 1)
             self.assertEqual((t.state, hold.over), ("open", False))
         self.assertEqual(self.ended_by(t), "client_gone")
         with self.assertRaises(pinfold.TurnOver):
@@ -113,37 +125,46 @@ class Life(ServiceCase):
             hold.wait(60)
 
     def test_held_with_asyncio(self):
-        t = self.turn(bind="connection", window=0.5)
+        self.patiently(self.held_with_asyncio, 0.5, 10)
+
+    def held_with_asyncio(self, window):
+        t = self.turn(bind="connection", window=window)
 
         async def main():
             async with t.hold():
-                await asyncio.sleep(1)
+                await asyncio.sleep(window + 0.5)
                 return t.state
 
         self.assertEqual(asyncio.run(main()), "open")
         self.assertEqual(self.ended_by(t), "client_gone")
 
     def test_held_over_a_restart(self):
-        t = self.turn(bind="connection", window=2)
+        self.patiently(self.held_over_a_restart, 2, 15)
+
+    def held_over_a_restart(self, window):
+        t = self.turn(bind="connection", window=window)
         with t.hold() as hold:
             for stop in (self.service.kill, lambda: self.service.process.terminate()):
                 stop()
                 self.service.process.wait()
                 self.service.start()
-                time.sleep(3)
+                time.sleep(window + 1)
                 self.assertEqual((t.state, hold.over), ("open", False))
             self.while_away(lambda: t.abandon(grace=0))
             self.assertEqual(hold.wait(60), "abandoned")
 
     def test_who_holds_it_is_killed(self):
+        self.patiently(self.who_holds_it_is_killed, 0.3, 10)
+
+    def who_holds_it_is_killed(self, window):
         p = self.program("""
-            t = client.begin(bind="connection", window=0.3)
+            t = client.begin(bind="connection", window=float(args[0]))
             hold = t.hold().open()
             t.launch(["sleep", "600"])
             print(t.id, flush=True)
-            time.sleep(600)""")
+            time.sleep(600)""", str(window))
         t = self.client.attach(p.stdout.readline().strip())
-        time.sleep(1)
+        time.sleep(window + 0.7)
         self.assertEqual(t.state, "open")
         p.kill()
         self.assertEqual(self.ended_by(t), "client_gone")

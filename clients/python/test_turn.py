@@ -102,8 +102,8 @@ class Turns(ServiceCase):
 
     def test_grace(self):
         with self.client.turn(grace=30) as t:
-            p = t.launch(["sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.05; done"])
-            time.sleep(0.3)
+            p = t.launch(["sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"], stdout="spool")
+            self.eventually("its trap is there", lambda: p.output().read().total > 0)
             t.abandon()
         self.assertEqual(p.wait(60).returncode, 9)
         self.assertEqual(t.receipt.raw["grace_ms"], 30000)
@@ -384,7 +384,7 @@ class Sockets(unittest.TestCase):
                 client.start_job(["true"])
             self.assertEqual(len(asked), 1)
             with self.assertRaises(pinfold.Unavailable):
-                client.begin()
+                pinfold.Client(path, patience=2).begin()
             self.assertGreater(len(asked), 2)
             with self.assertRaises(pinfold.Unavailable):
                 client._call("GET", "/v1/stop")
