@@ -35,9 +35,7 @@ func TestLostTurnThatLives(t *testing.T) {
 				t.Errorf("it is %s", r.State)
 			}
 			eventually(t, "its process is ended", func() bool { st := stateOf(p.PID); return st == 0 || st == 'Z' })
-			if !strings.Contains(s.log(), "ended the stray "+x.Cgroup) {
-				t.Error("that was not told")
-			}
+			eventually(t, "that is told", func() bool { return strings.Contains(s.log(), "ended the stray "+x.Cgroup) })
 			if v := s.look(y.ID); v.State != api.StateOpen || v.Alive != 1 || stateOf(q.PID) == 0 {
 				t.Errorf("the turn beside is %s, alive %d", v.State, v.Alive)
 			}

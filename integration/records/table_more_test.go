@@ -265,12 +265,8 @@ func strayCells() []cell {
 			pid = c.Process.Pid
 		}, func(x *scene) {
 			eventually(x.t, "it is ended", func() bool { return stateOf(pid) == 0 })
-			if _, err := os.Stat(dir); err == nil {
-				x.t.Error("it is there")
-			}
-			if !has([]string{x.log()}, "ended the stray") {
-				x.t.Error("it was not reported")
-			}
+			eventually(x.t, "it is not there", func() bool { return !exists(dir) })
+			eventually(x.t, "it was reported", func() bool { return has([]string{x.log()}, "ended the stray") })
 		}},
 		{f, api.VerdictForeign, plain, populated(func(*scene) string { return "ffffffff.0123" }), left},
 		{f, api.VerdictUnverifiable, plain, populated(func(*scene) string { return "" }), left},
