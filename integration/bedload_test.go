@@ -128,9 +128,9 @@ func (l *load) start() {
 	l.after = now.Rest().After
 	now.Close()
 	l.open = begin(t, l.Client, api.BeginRequest{Label: "load"})
-	l.leased = begin(t, l.Client, api.BeginRequest{LeaseMS: 4000 * slow})
+	l.leased = begin(t, l.Client, api.BeginRequest{LeaseMS: 20_000 * slow})
 	l.unleased = begin(t, l.Client, api.BeginRequest{LeaseMS: 4000 * slow})
-	l.held = begin(t, l.Client, api.BeginRequest{Client: api.Client{Bind: api.BindConnection, AfterMS: 8000 * slow}})
+	l.held = begin(t, l.Client, api.BeginRequest{Client: api.Client{Bind: api.BindConnection, AfterMS: 30_000 * slow}})
 	const count = `i=0; while [ ! -e "$0/stop" ]; do i=$((i+1)); echo $i; [ $((i%50)) -ne 0 ] || sleep 0.01; done; exit 5`
 	spool, tty := api.Stream{Mode: api.StdioSpool}, api.Stream{Mode: api.StdioPTY}
 	for _, s := range []struct {

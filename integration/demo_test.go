@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pinfold.dev/pidfd"
 )
 
 // The demo proves what it shows; here it is held to that, on this machine and
@@ -55,10 +57,21 @@ func TestDemoInterrupted(t *testing.T) {
 			t.Fatalf("the demo did not come to its tree:\n%s", d.out.String())
 		}
 	}
-	if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	d.ends(t, 130)
+	// bash leaves an interrupt to the command that it waits for, and forgets it if that
+	// has just ended: people press the keys again.
+	over, pressed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(pressed)
+		for {
+			_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT)
+			select {
+			case <-over:
+				return
+			case <-time.After(2 * time.Second):
+			}
+		}
+	}()
+	d.ends(t, 130, func() { close(over); <-pressed })
 	d.leavesNothing(t)
 }
 
@@ -131,10 +144,23 @@ func startDemoAs(t *testing.T, bin, dir string, uid int) *demo {
 	return d
 }
 
-func (d *demo) ends(t *testing.T, want int) {
+// ends waits for the end; before is called when that has come, and it was not reaped.
+func (d *demo) ends(t *testing.T, want int, before ...func()) {
 	t.Helper()
 	late := time.AfterFunc(5*time.Minute, func() { _ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGTERM) })
 	defer late.Stop()
+	if len(before) > 0 {
+		h, err := pidfd.Open(d.cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = h.Wait(t.Context())
+		_ = h.Close()
+		before[0]()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	_ = d.cmd.Wait()
 	if got := d.cmd.ProcessState.ExitCode(); got != want {
 		t.Fatalf("the demo exited with %d, not %d:\n%s", got, want, d.out.String())
@@ -163,7 +189,7 @@ func (d *demo) leavesNothing(t *testing.T) {
 		t.Errorf("left in %s: %v, %v", d.tmp, left, err)
 	}
 	var left []string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if left = naming(d.tmp); len(left) == 0 {
 			break
 		}

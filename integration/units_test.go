@@ -223,7 +223,7 @@ func (u *unit) pid() int {
 func (u *unit) kept(want int) {
 	u.t.Helper()
 	got := ""
-	for end := time.Now().Add(20 * time.Second); got != strconv.Itoa(want); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); got != strconv.Itoa(want); time.Sleep(20 * time.Millisecond) {
 		if got = u.show("NFileDescriptorStore"); time.Now().After(end) {
 			u.t.Fatalf("systemd keeps %s descriptors, not %d", got, want)
 		}
