@@ -34,6 +34,9 @@ func TestAdoptedOutlivesItsKeeper(t *testing.T) {
 		if err := keeper.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
+		if err := keeper.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		s.restart()
 		if v, err := s.Process(t.Context(), x.ID, p.ID); err != nil || v.Status.State != api.ProcessRunning {
 			t.Errorf("%+v (%v)", v, err)

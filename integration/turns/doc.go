@@ -9,5 +9,6 @@
 //
 // The test binary plays the programs that run in turns, too: see helpers. It
 // is a child subreaper, so whatever a test leaves running becomes its child and
-// fails it; a guard process cleans up when the test binary is killed.
+// fails it; a guard process cleans up when the test binary is killed. So no test is
+// parallel: what one has just now would be what another has left behind.
 package turns
