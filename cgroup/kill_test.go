@@ -317,7 +317,11 @@ func TestKillWhoHasNoNumber(t *testing.T) {
 	cmd := suite.Command(t, "kill", d.Path())
 	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	out := runHelperKill(t, cmd, []int{p.PID()})
-	if !strings.HasPrefix(out, byKill+" 1 1 ") || !strings.Contains(out, "1 of those that were to be killed are of a PID namespace") {
+	var how string
+	var rounds, seen int
+	_, err := fmt.Sscan(out, &how, &rounds, &seen)
+	// On a busy machine it may take more rounds, and the members be looked for.
+	if err != nil || !strings.HasPrefix(how, byKill) || seen != 1 || !strings.Contains(out, "1 of those that were to be killed are of a PID namespace") {
 		t.Errorf("%s", out)
 	}
 }
