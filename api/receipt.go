@@ -36,9 +36,10 @@ type Actor struct {
 }
 
 // Counts sums up an ending. Ended counts what the turn's cgroup was seen to
-// hold before the kill, survivors too; a fork bomb makes it a lower bound. Foreign and
-// Unverifiable were refused, that is not signalled: launched processes that could
-// not be proved any more, and what was outside and not ended.
+// hold before the kill, survivors too, and launched processes that were ended where
+// they had gone; forks make it a lower bound. Foreign and Unverifiable were refused,
+// that is not signalled: launched processes that could not be proved any more, and
+// what was outside and not ended.
 type Counts struct {
 	Ended        int `json:"ended"`
 	AlreadyGone  int `json:"already_gone"`

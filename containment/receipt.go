@@ -23,13 +23,16 @@ func (t *turn) newReceipt(e EndRequest) api.Receipt {
 func (t *turn) fill(r *api.Receipt, empty bool) {
 	r.Complete = empty
 	r.Processes = make([]api.ReceiptProcess, 0, len(t.procs))
-	gone := 0
+	gone, ours := 0, 0
 	for _, p := range t.procs {
 		j := t.job(p.view.ID)
 		rp := p.account(r, empty, j != nil && j.EndedAt == nil && t.view.Kind != api.KindJob, t.lost != "")
 		t.explain(p, &rp, r)
-		if rp.EndedBy == "itself" {
+		switch rp.EndedBy {
+		case "itself":
 			gone++
+		case "term", "kill":
+			ours++
 		}
 		r.Processes = append(r.Processes, rp)
 	}
@@ -40,6 +43,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	}
 	countRefused(r)
 	r.Counts.Survivors = len(r.Survivors)
+	r.Counts.Ended = max(r.Counts.Ended, ours+len(r.Survivors)) // what was ended where it had gone was not seen
 	if r.Survivors == nil {
 		r.Survivors = []api.Survivor{}
 	}

@@ -112,7 +112,7 @@ func TestAdoptedThatLeaves(t *testing.T) {
 	p := x.adopt(one.pid, api.AdoptRequest{})
 	place(t, "away", one.pid, beside.pid)
 	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0))})
-	if err != nil || !r.Complete || len(r.Processes) != 1 || !r.Processes[0].Escaped || r.Processes[0].ID != p.ID {
+	if err != nil || !r.Complete || len(r.Processes) != 1 || !r.Processes[0].Escaped || r.Processes[0].ID != p.ID || r.Counts.Ended != 1 {
 		t.Errorf("%+v (%v)", r, err)
 	}
 	<-one.gone
