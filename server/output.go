@@ -162,6 +162,7 @@ var errReader = errors.New("the reader is gone")
 func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (api.OutputLine, error) {
 	last := a.start.BytesTotal // without follow, no further
 	over := false              // nothing more is written
+	missed, paused := int64(-1), false
 	for ctx.Err() == nil && a.most != 0 {
 		most := int64(chunk)
 		if a.most > 0 {
@@ -180,8 +181,12 @@ func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (a
 			return api.OutputLine{}, err
 		case err != nil:
 			return a.last(), err
+		case gap != nil && a.follow && a.off == missed && !paused:
+			paused = true // it goes on: what comes meanwhile is told with it
+			pause(ctx, gapPause)
 		case gap != nil:
 			gap.From = a.off
+			missed, paused = gap.To, false
 			goOn, err := to.gap(*gap)
 			if err != nil {
 				return api.OutputLine{}, errReader
@@ -203,6 +208,19 @@ func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (a
 		}
 	}
 	return a.last(), nil
+}
+
+// gapPause is how long a gap that follows on another grows before it is told:
+// where nothing is kept any more, each write would be one.
+const gapPause = 100 * time.Millisecond
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // piece hands on what there is at the offset, with a buffer that it gives back:

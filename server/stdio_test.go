@@ -111,6 +111,42 @@ func TestGapOnTheWay(t *testing.T) {
 	}
 }
 
+// Where nothing is kept any more, each write is no line of its own.
+func TestGapThatGoesOn(t *testing.T) {
+	s, out := keeping(t)
+	l, err := s.client(t).OutputLines(t.Context(), "one", "p1", client.OutputQuery{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	began := time.Now()
+	go func() {
+		for range 300 {
+			out.change(func() { out.first++ })
+			time.Sleep(time.Millisecond)
+		}
+		out.change(func() { out.closed = true })
+	}()
+	lines, missed := 0, int64(0)
+	for {
+		line, err := l.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line.Gap == nil {
+			break
+		}
+		lines++
+		if line.Gap.From != missed {
+			t.Errorf("%+v after %d", *line.Gap, missed)
+		}
+		missed = line.Gap.To
+	}
+	if most := int(time.Since(began)/gapPause) + 2; missed != 300 || lines > most {
+		t.Errorf("%d lines, at most %d; they tell of %d bytes", lines, most, missed)
+	}
+}
+
 // Readers that do not read hold up nobody, and cost one piece of output.
 func TestStuckReader(t *testing.T) {
 	s, out := keeping(t)

@@ -30,12 +30,17 @@ type follower struct {
 	until   int64 // without follow: where it ends
 	contact bool  // the service answered
 	broken  error // nobody takes the bytes any more
-	idle    bool  // the last answer ended with nothing new
+	missed  gaps
+	shown   int64 // bytes that were copied
+	dry     int   // answers in a row that brought none
+	idle    bool  // the last answer ended with nothing new, or again with nothing but a gap
 	quiet   int   // answers in a row that did, of a process that is over
 }
 
 // copy returns when there is no more; an error of to is returned as it is.
 func (f *follower) copy(ctx context.Context) error {
+	f.missed.tell = f.gap
+	defer f.missed.flush()
 	for {
 		f.contact = false
 		over := false
@@ -71,7 +76,7 @@ func (f *follower) once(ctx context.Context) (over bool, err error) {
 		f.until = o.Total
 	}
 	f.contact = true
-	began := f.next
+	began, shown := f.next, f.shown
 	f.skip(o.Offset)
 	if err := f.take(o); err != nil {
 		return false, err
@@ -84,9 +89,13 @@ func (f *follower) once(ctx context.Context) (over bool, err error) {
 		return false, err
 	}
 	f.skip(next)
-	if f.idle = f.follow && f.next == began; !f.idle {
+	if f.next != began {
 		f.quiet = 0
 	}
+	if f.dry++; f.shown != shown {
+		f.dry = 0
+	}
+	f.idle = f.follow && (f.next == began || f.dry > 1)
 	if !f.follow {
 		return f.next >= f.until || f.broken != nil, nil
 	}
@@ -99,6 +108,8 @@ func (f *follower) take(o *client.Output) error {
 	for {
 		n, err := o.Read(buf)
 		if n > 0 {
+			f.missed.flush()
+			f.shown += int64(n)
 			if _, werr := f.to.Write(buf[:n]); werr != nil {
 				f.broken = werr
 				return nil
@@ -119,9 +130,7 @@ func (f *follower) skip(to int64) {
 	if to <= f.next {
 		return
 	}
-	if f.gap != nil {
-		f.gap(f.next, to)
-	}
+	f.missed.add(f.next, to)
 	f.next = to
 }
 
