@@ -42,7 +42,10 @@ Exit status: see "pinfold help exit-codes".`,
   pinfold adopt k3v9 $$ --ancestor    # this very shell`,
 		Args: func(c *cobra.Command, args []string) error { return exactArgs(max(2, len(args)))(c, args) },
 		RunE: func(c *cobra.Command, args []string) error {
-			var err error
+			err := notBlank(c, "key")
+			if err != nil {
+				return err
+			}
 			if req.Labels, err = pairs(c, "tag", tags); err != nil {
 				return err
 			}

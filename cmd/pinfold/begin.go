@@ -25,6 +25,9 @@ Exit status: see "pinfold help exit-codes".`,
   pinfold finish $t`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := notBlank(c, "session", "key"); err != nil {
+				return err
+			}
 			req, err := f.request(c)
 			if err == nil {
 				err = life.enter(c, &req)

@@ -111,6 +111,9 @@ Exit status: see "pinfold help exit-codes".`,
 			if len(args) == 0 {
 				return usageError(c, "start needs a command")
 			}
+			if err := notBlank(c, "session", "key"); err != nil {
+				return err
+			}
 			r.detach = true
 			launch, err := r.request(c, args)
 			if err != nil {

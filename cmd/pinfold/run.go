@@ -80,7 +80,12 @@ func (a *app) runCmd() *cobra.Command {
 	tf.register(c)
 	own := ownTurnOnly(c)
 	f.register(c)
-	c.PreRunE = func(c *cobra.Command, _ []string) error { return f.check(c, own) }
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		if err := notBlank(c, "turn", "session", "key"); err != nil { // it would run in a turn of its own, or twice
+			return err
+		}
+		return f.check(c, own)
+	}
 	return c
 }
 
