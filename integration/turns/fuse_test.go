@@ -75,11 +75,11 @@ func answerFuse(req []byte, frozen string) []byte {
 		body = attr
 	case fuseLookup:
 		errno = syscall.ENOENT
-		if exists(frozen) {
-			check(os.WriteFile(heldOf(frozen), fmt.Append(nil, le.Uint32(req[32:])), 0o600))
-		}
-		for exists(frozen) {
-			time.Sleep(time.Millisecond)
+		for told := false; exists(frozen); time.Sleep(time.Millisecond) {
+			if !told {
+				check(os.WriteFile(heldOf(frozen), fmt.Append(nil, le.Uint32(req[32:])), 0o600))
+				told = true
+			}
 		}
 	}
 	out := le.AppendUint32(nil, uint32(16+len(body)))
