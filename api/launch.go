@@ -49,7 +49,7 @@ type LaunchRequest struct {
 	StopSignal string `json:"stop_signal,omitempty"`
 	// DeadlineMS ends the process with its descendants when it runs longer: stop
 	// signal, the turn's grace, kill. It goes on counting while the service is
-	// down; 0: none.
+	// down, and is lifted when the process becomes a job; 0: none.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	// MinGrade refuses the launch where the turn is held less well.
 	MinGrade Grade             `json:"min_grade,omitempty"`

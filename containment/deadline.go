@@ -13,8 +13,13 @@ func (m *Manager) now() time.Duration { return m.cfg.Clock() }
 
 // arm has a process ended when its deadline is over, also when that was while
 // there was no service; the lock is held. While the turn is frozen the deadline
-// stands still.
+// stands still; of what has become a job it is lifted.
 func (t *turn) arm(p *process) {
+	if t.promoted(p.view.ID) {
+		p.disarm()
+		p.view.Deadline = nil
+		return
+	}
 	if p.meta.Deadline == 0 || p.view.Status.State != api.ProcessRunning || p.timer != nil || t.expire == nil || t.clocks.Frozen {
 		return
 	}
@@ -28,6 +33,13 @@ func (t *turn) arm(p *process) {
 	}
 	id := p.view.ID
 	p.timer = time.AfterFunc(max(0, p.meta.Deadline+stood-t.clock()), func() { t.expire(id) })
+}
+
+// promoted tells whether a launch of the turn has become a job, or is about to: it
+// has the job's lifetime then; the lock is held.
+func (t *turn) promoted(process string) bool {
+	j := t.job(process)
+	return j != nil && j.Origin == api.JobPromoted
 }
 
 // disarm stops the clock of a process that has ended; the lock is held.
@@ -48,7 +60,7 @@ func (m *Manager) expire(t *turn, id string) {
 	}
 	t.mu.Lock()
 	p, h := t.byID[id], t.hold
-	if p == nil || h == nil || p.view.Status.State != api.ProcessRunning || t.view.State == api.StateEnding || t.clocks.Frozen {
+	if p == nil || h == nil || p.view.Status.State != api.ProcessRunning || t.view.State == api.StateEnding || t.clocks.Frozen || t.promoted(id) {
 		t.mu.Unlock()
 		return
 	}

@@ -180,6 +180,9 @@ func (t *turn) admitJob(proc string, req api.PromoteRequest) (*job, Hold, error)
 	t.jobs = append(t.jobs, j)
 	t.view.Jobs = append(t.view.Jobs, jobID(t.id, j.Process))
 	t.promoting.Add(1)
+	if r.Origin == api.JobPromoted {
+		t.arm(p) // lifts its deadline
+	}
 	return j, t.hold, nil
 }
 
@@ -236,6 +239,8 @@ func (m *Manager) dropJob(t *turn, j *job) {
 	t.view.Jobs = without(t.view.Jobs, jobID(t.id, j.Process))
 	if j.Origin == api.JobEjected {
 		t.removeProcess(j.Process)
+	} else if p := t.byID[j.Process]; p != nil {
+		t.arm(p)
 	}
 	t.mu.Unlock()
 	if err := m.save(t); err != nil {

@@ -101,6 +101,42 @@ func TestDeadlineOutlivesTheService(t *testing.T) {
 	x.abandon(0)
 }
 
+// What has become a job has the job's lifetime, also after a restart; what was to
+// become one, and could not without a cgroup, keeps its deadline.
+func TestDeadlineIsLiftedOfAJob(t *testing.T) {
+	clock := patience(1500 * time.Millisecond)
+	req := api.LaunchRequest{Argv: []string{"sleep", "3600"}, DeadlineMS: clock.Milliseconds()}
+	bare := serve(t, api.GradeSubreaper, options{}).begin(t, api.BeginRequest{})
+	left := bare.launch(req)
+	if _, err := bare.s.Promote(t.Context(), bare.ID, left.ID, api.PromoteRequest{}); err == nil {
+		t.Error("what runs was made a job without a cgroup")
+	}
+	s := serve(t, grades(t)[0], options{})
+	x := s.begin(t, api.BeginRequest{})
+	kept := x.launch(req)
+	j, err := s.Promote(t.Context(), x.ID, kept.ID, api.PromoteRequest{})
+	if err != nil || kept.Deadline == nil {
+		t.Fatalf("deadline %v (%v)", kept.Deadline, err)
+	}
+	if p, err := bare.s.WaitProcess(t.Context(), bare.ID, left.ID); err != nil || p.Status.EndedBy != api.EndedByDeadline {
+		t.Errorf("%+v (%v)", p.Status, err)
+	}
+	bare.abandon(0)
+	for range 2 {
+		time.Sleep(time.Until(*kept.Deadline) + 300*time.Millisecond)
+		p, err := s.Process(t.Context(), x.ID, kept.ID)
+		if err != nil || p.Status.State != api.ProcessRunning || p.Deadline != nil {
+			t.Errorf("%+v, deadline %v (%v)", p.Status, p.Deadline, err)
+		}
+		s.kill()
+		s.restart()
+	}
+	if _, err := s.StopJob(t.Context(), j.ID, api.StopJobRequest{}); err != nil {
+		t.Error(err)
+	}
+	x.abandon(0)
+}
+
 // The same launch, asked for again and again while the service is killed and
 // started, runs once.
 func TestOneKeyOneProcessAcrossRestarts(t *testing.T) {
