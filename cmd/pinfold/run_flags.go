@@ -118,6 +118,9 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 		return req, err
 	}
 	base := os.Environ()
+	if !f.inPlace {
+		base = slices.DeleteFunc(base, nameless)
+	}
 	if f.inPlace && !isOfUnit(base, os.Getpid()) {
 		base = containment.WithoutManagers(base) // as the service does to what it launches
 	}
@@ -130,6 +133,10 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 	req.Env, err = withEnv(c, base, f.env)
 	return req, err
 }
+
+// nameless tells of a word of an environment that is not NAME=value. Whoever
+// executed us can have put one in; the API takes none.
+func nameless(word string) bool { return strings.IndexByte(word, '=') <= 0 }
 
 // here is the current directory. It need not be one that we may look at, and with
 // --in-place none that still has a name: then that is empty.

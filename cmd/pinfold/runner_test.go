@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -74,5 +77,22 @@ func TestInputIsGivenAgainWhenThereIsNoRoom(t *testing.T) {
 	f := feeder{client: &client.Client{Socket: path}, turn: "t", process: "p1"}
 	if err := f.write(t.Context(), []byte("abc"), false); err != nil || f.taken != 3 || asked.Load() != 2 {
 		t.Errorf("%v, %d bytes, asked %d times", err, f.taken, asked.Load())
+	}
+}
+
+// An environment may hold anything; a command is not refused for that.
+func TestRunLeavesOutWordsThatAreNoVariables(t *testing.T) {
+	if os.Getenv("PINFOLD_TEST_NAMELESS") != "" {
+		a := &app{getenv: os.Getenv}
+		req, err := (&runFlags{cwd: "/"}).request(a.runCmd(), []string{"true"})
+		if err != nil || !slices.Contains(req.Env, "A=1") || slices.Contains(req.Env, "NOTHING") || slices.Contains(req.Env, "=odd") {
+			t.Errorf("%q (%v)", req.Env, err)
+		}
+		return
+	}
+	c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = []string{"PINFOLD_TEST_NAMELESS=1", "NOTHING", "=odd", "A=1"}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
