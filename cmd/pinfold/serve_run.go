@@ -45,6 +45,10 @@ func runServe(ctx context.Context, o serveOptions) error {
 	}
 	host, err := hold.Open(ctx, hold.Config{Grade: o.Grade, CgroupParent: o.CgroupParent, AllowPIDNS: o.AllowPIDNS, Init: o.Init,
 		RuntimeDir: o.RuntimeDir, StateDir: o.StateDir, Version: o.Version, Log: o.Log, Keep: o.keep(), Kept: o.handed.handles})
+	if err != nil && ctx.Err() != nil { // cut short, which tells nothing of the host
+		o.Log.Info("stopped before it was ready")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,7 @@ func runServe(ctx context.Context, o serveOptions) error {
 		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Recorded: st.Has, Spare: spareFor, Tend: func() { tend.tend() }, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	tend.m = m
 	spare := keepSpareFiles()
-	err = m.Recover(ctx)
+	err = m.Recover(context.WithoutCancel(ctx)) // a stop does not make keepers look gone
 	spare.free()
 	if err != nil {
 		o.Log.Error("some turns of an earlier service were not found again; the others were", "error", err)

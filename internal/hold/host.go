@@ -113,6 +113,9 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h.noteHandles()
 	h.selfTest(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
 	if h.mgr == nil && h.parent == nil {
 		h.opening = true
 		h.bare, err = h.bestBare(ctx, "", false)
