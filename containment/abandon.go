@@ -59,6 +59,9 @@ func (m *Manager) andJobs(ctx context.Context, r api.Receipt, err error, c Calle
 	if err != nil || !req.Jobs || r.State == api.StateLost {
 		return r, err
 	}
+	if req.Epoch != 0 && req.Epoch != r.Epoch {
+		return api.Receipt{}, staleEpoch(r.Turn, req.Epoch, r.Epoch)
+	}
 	jobs, refused := m.stopJobs(ctx, c, JobFilter{Turn: r.Turn}, api.StopJobRequest{GraceMS: req.GraceMS, Reason: req.Reason}, false)
 	r.Jobs = slices.Clone(r.Jobs)
 	for _, j := range jobs {
@@ -174,7 +177,7 @@ func (m *Manager) carryOut(t *turn, eff effect, e EndRequest) {
 		r = *t.draft
 	}
 	if e.Jobs == api.FateEnd {
-		m.endJobs(t, e)
+		m.endJobs(t, e, &r)
 	}
 	if eff == doFinish || eff == doLeave {
 		m.finish(t, e, &r)

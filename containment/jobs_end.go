@@ -240,8 +240,9 @@ func (m *Manager) killJob(t *turn, h Hold, j *job, end func(context.Context) (Ki
 	}
 }
 
-// endJobs ends the jobs that are listed with a turn, as the turn itself is ended.
-func (m *Manager) endJobs(t *turn, e EndRequest) {
+// endJobs ends the jobs that are listed with a turn, as the turn itself is ended. The
+// receipt lists those that were made in it, and notes the others.
+func (m *Manager) endJobs(t *turn, e EndRequest, r *api.Receipt) {
 	t.promoting.Wait()
 	t.mu.Lock()
 	ids := slices.Clone(t.view.Jobs)
@@ -249,6 +250,9 @@ func (m *Manager) endJobs(t *turn, e EndRequest) {
 	for _, id := range ids {
 		if o, j, ok := m.findJob(id); ok {
 			m.endJob(o, j, e.Reason, e.Actor, &e.GraceMS)
+			if note := "job " + id + ", which was given to the turn, is ended with it"; o != t && !slices.Contains(r.Notes, note) {
+				r.Notes = append(r.Notes, note)
+			}
 		}
 	}
 }

@@ -14,6 +14,9 @@ import (
 // mostUses bounds a list of uses; a directory with one is not quiet.
 const mostUses = 1000
 
+// mostPath is the length of a path that the kernel takes, PATH_MAX in path_resolution(7).
+const mostPath = 4095
+
 // Quiet tells whether no process of any turn or job uses a directory; owner
 // nil: of everybody's.
 func (m *Manager) Quiet(ctx context.Context, owner *uint32, path string) (api.Quiet, error) {
@@ -21,8 +24,11 @@ func (m *Manager) Quiet(ctx context.Context, owner *uint32, path string) (api.Qu
 	if !filepath.IsAbs(path) {
 		return q, api.Errorf(api.CodeBadRequest, "path %q is not absolute", path)
 	}
-	if strings.Contains(path, "\x00") { // no process has anything there: that would be no answer
+	switch { // no process has anything there: that would be no answer
+	case strings.Contains(path, "\x00"):
 		return q, api.Errorf(api.CodeBadRequest, "path %q is no path: it contains a zero byte", path)
+	case len(path) > mostPath:
+		return q, api.Errorf(api.CodeBadRequest, "path is %d bytes long: no system call takes more than %d", len(path), mostPath)
 	}
 	q.Path = filepath.Clean(path) // as it is shown: what .. is, a link decides
 	for _, t := range m.all() {

@@ -11,7 +11,6 @@ import (
 // it is over by what is asked for. Whoever asks for the end of its jobs then gets
 // that, too: "complete" would be no answer while they run on.
 func TestJobsOfATurnThatIsOver(t *testing.T) {
-	t.Parallel()
 	s := serve(t, grades(t)[0], options{})
 	defer s.stopJobs()
 	x := s.begin(t, api.BeginRequest{Policy: api.EndPolicy{api.ReasonStop: {Processes: api.FateKeep}}})
@@ -60,6 +59,9 @@ func TestJobsOfATurnThatIsOver(t *testing.T) {
 	would(plan(api.AbandonRequest{Jobs: true}), p.ID, "kept", "left running")
 	would(plan(api.AbandonRequest{Jobs: true}), q.ID, "signalled", "jobs are ended, too")
 	beats(t, h...)
+	_, err = s.Abandon(t.Context(), x.ID, api.AbandonRequest{Jobs: true, Epoch: 9, GraceMS: new(int64(0))})
+	wantCode(t, err, api.CodeStaleEpoch)
+	beats(t, h...)
 	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Jobs: true, GraceMS: new(int64(0))})
 	if err != nil || len(r.Jobs) != 2 {
 		t.Fatalf("%+v (%v)", r, err)
@@ -75,7 +77,31 @@ func TestJobsOfATurnThatIsOver(t *testing.T) {
 		t.Error(err)
 	}
 	stopped(t, h[0])
-	if q, err := s.Quiet(t.Context(), "/no\x00path"); err == nil || q.Quiet {
-		t.Errorf("what is no path is quiet: %+v", q)
+	for _, path := range []string{"/no\x00path", "/" + strings.Repeat("a/", 4000)} {
+		if q, err := s.Quiet(t.Context(), path); err == nil || q.Quiet {
+			t.Errorf("what is no path is quiet: %+v", q)
+		}
 	}
+}
+
+// A job that was given to a turn is not one of those that were made in it: the
+// receipt of an ending that ends it says so all the same.
+func TestGivenJobEndsWithItsTurn(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	defer s.stopJobs()
+	x := s.begin(t, api.BeginRequest{})
+	h := hearts(files(t, "given"))
+	j, err := s.StartJob(t.Context(), api.JobRequest{Launch: helper(t, "beat", string(h[0]))})
+	if err == nil {
+		_, err = s.Transfer(t.Context(), j.ID, api.TransferRequest{Turn: x.ID})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	beats(t, h...)
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Jobs: true, GraceMS: new(int64(0))})
+	if err != nil || !r.Complete || !strings.Contains(strings.Join(r.Notes, "\n"), "job "+j.ID+", which was given to the turn, is ended with it") {
+		t.Errorf("%+v (%v)", r, err)
+	}
+	stopped(t, h...)
 }
