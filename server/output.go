@@ -188,7 +188,7 @@ func (a *outputAnswer) copy(ctx context.Context, to sink, flush func() error) (a
 			gap.From = a.off
 			missed, paused = gap.To, false
 			goOn, err := to.gap(*gap)
-			if err != nil {
+			if err != nil || goOn && flush() != nil {
 				return api.OutputLine{}, errReader
 			}
 			a.off = gap.To

@@ -111,23 +111,28 @@ func TestGapOnTheWay(t *testing.T) {
 	}
 }
 
-// Where nothing is kept any more, each write is no line of its own.
+// Where nothing is kept any more, each write is no line of its own. The first is
+// told at once.
 func TestGapThatGoesOn(t *testing.T) {
 	s, out := keeping(t)
-	l, err := s.client(t).OutputLines(t.Context(), "one", "p1", client.OutputQuery{Follow: true})
+	l, err := s.client(t).OutputLines(within(t), "one", "p1", client.OutputQuery{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	out.change(func() { out.first++ })
+	if line, err := l.Next(); err != nil || line.Gap == nil || line.Gap.To != 1 {
+		t.Fatalf("%+v (%v)", line, err)
+	}
 	began := time.Now()
 	go func() {
-		for range 300 {
+		for range 299 {
 			out.change(func() { out.first++ })
 			time.Sleep(time.Millisecond)
 		}
 		out.change(func() { out.closed = true })
 	}()
-	lines, missed := 0, int64(0)
+	lines, missed := 0, int64(1)
 	for {
 		line, err := l.Next()
 		if err != nil {
