@@ -226,7 +226,7 @@ func TestTurnsOfAnotherInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.start()
-	if l := s.leftOver(cg); !strings.Contains(l.Why, "of another instance") || !strings.Contains(l.Why, "made anew") || !strings.Contains(l.Why, cg+"/cgroup.kill") || l.Turn != x.ID {
+	if l := s.leftOver(cg); !strings.Contains(l.Why, "of another instance") || !strings.Contains(l.Why, "has another mark now, or none: unless it was moved, no service ends it") || !strings.Contains(l.Why, cg+"/cgroup.kill") || l.Turn != x.ID {
 		t.Errorf("of the lost turn: %+v", l)
 	}
 	if l := s.leftOver(theirs); l.Path != "" {

@@ -81,7 +81,7 @@ func otherWhy(d *cgroup.Dir, turn string) string {
 	case otherStopped:
 		return fmt.Sprintf("it is of another instance, of the mark %s, whose service does not run: start it again, with --runtime-dir %s", mark, dir)
 	default:
-		return fmt.Sprintf("it is of another instance, of the mark %s, whose runtime directory %s %s: no service ends it; if nobody wants it, %s", mark, dir, now, end)
+		return fmt.Sprintf("it is of another instance, of the mark %s, whose runtime directory %s %s: unless it was moved, no service ends it; if nobody wants it, %s", mark, dir, now, end)
 	}
 }
 
@@ -118,7 +118,7 @@ const (
 	otherRuns    otherState = "is used by a running service"
 	otherStopped otherState = "is not used"
 	otherGone    otherState = "is gone"
-	otherAnew    otherState = "was made anew, with another mark"
+	otherAnew    otherState = "has another mark now, or none"
 	otherUnknown otherState = "cannot be looked at"
 )
 
