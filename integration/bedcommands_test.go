@@ -23,7 +23,7 @@ func TestCommandsInBeds(t *testing.T) {
 		{"trixie session", "trixie", BedOptions{Bed: "session", User: "bed", Args: []string{"-test.skip=FastCommands|WhenTheServiceGoes|TestTTY|TestScripts/run_places"}}},
 	} {
 		t.Run(bed.name, func(t *testing.T) {
-			bed.o.Binary, bed.o.Bin, bed.o.Timeout = PackageTests(t, "cmd/pinfold"), true, 4*time.Minute
+			bed.o.Binary, bed.o.Bin, bed.o.Timeout = PackageTests(t, "cmd/pinfold"), true, 8*time.Minute
 			bed.o.Env = append(bed.o.Env, "PINFOLD_TEST_GRADE=scope")
 			bed.o.Tree = []string{"cmd/pinfold/testdata", "examples/demo"}
 			bed.o.Dir = "cmd/pinfold"

@@ -24,7 +24,7 @@ func TestServiceInBeds(t *testing.T) {
 		for _, tests := range []string{"^Test(KeptHandles|StrangersKept|Watchdog)There$", "^TestRestartUnderLoadThere$", "^TestFaults.*There$"} {
 			t.Run(bed.name+"/"+tests, func(t *testing.T) {
 				o := shippedUnits("service", "")
-				o.Timeout = 3 * time.Minute
+				o.Timeout = 6 * time.Minute
 				InNamespaceBed(t, bed.root, o, tests)
 			})
 		}
@@ -42,7 +42,7 @@ func TestUsersServiceInBeds(t *testing.T) {
 	for name, root := range beds {
 		t.Run(name, func(t *testing.T) {
 			o := shippedUnits("service", "bed")
-			o.Timeout = 3 * time.Minute
+			o.Timeout = 6 * time.Minute
 			o.Env = append(o.Env, "PINFOLD_LOAD_ROUNDS=3")
 			InNamespaceBed(t, root, o, "^TestRestartUnderLoadThere$")
 		})
