@@ -84,6 +84,10 @@ func execRemedy(errno syscall.Errno) string {
 		return "it is no executable and has no #! line; run it through its interpreter"
 	case syscall.E2BIG:
 		return "argv and env together are more than the kernel takes"
+	case syscall.ETXTBSY:
+		return "somebody has the program open for writing; ask again when that is closed"
+	case syscall.EAGAIN:
+		return "the user it runs as is at its limit of processes (RLIMIT_NPROC); raise that or end something"
 	}
 	return "see execve(2)"
 }
