@@ -112,11 +112,19 @@ func TestDeadlineIsLiftedOfAJob(t *testing.T) {
 		t.Error("what runs was made a job without a cgroup")
 	}
 	s := serve(t, grades(t)[0], options{})
-	x := s.begin(t, api.BeginRequest{})
-	kept := x.launch(req)
-	j, err := s.Promote(t.Context(), x.ID, kept.ID, api.PromoteRequest{})
-	if err != nil || kept.Deadline == nil {
-		t.Fatalf("deadline %v (%v)", kept.Deadline, err)
+	var x *turn
+	var kept api.Process
+	var j api.Job
+	unhurried(t, clock, func(clock time.Duration) (err error) {
+		x, req.DeadlineMS = s.begin(t, api.BeginRequest{}), clock.Milliseconds()
+		kept = x.launch(req)
+		if j, err = s.Promote(t.Context(), x.ID, kept.ID, api.PromoteRequest{}); err != nil {
+			x.drop() // its deadline was over before
+		}
+		return err
+	})
+	if kept.Deadline == nil {
+		t.Fatal("it has no deadline")
 	}
 	if p, err := bare.s.WaitProcess(t.Context(), bare.ID, left.ID); err != nil || p.Status.EndedBy != api.EndedByDeadline {
 		t.Errorf("%+v (%v)", p.Status, err)
