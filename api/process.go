@@ -113,7 +113,8 @@ type Process struct {
 	Stdin StdioMode `json:"stdin,omitempty"`
 	// Terminal tells that it has a terminal of its own.
 	Terminal bool `json:"terminal,omitempty"`
-	// Output is how far its kept streams are, by name.
+	// Output is how far its kept streams are, by name. It is left out where that was
+	// not read: of running turns in a list, and in answers that change a turn.
 	Output   map[StreamName]StreamStatus `json:"output,omitempty"`
 	Deadline *time.Time                  `json:"deadline,omitempty"`
 	// Acknowledged tells that its exit was, and that its output is not kept any

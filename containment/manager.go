@@ -192,7 +192,7 @@ func (m *Manager) drop(id string) {
 // Turn returns one turn, from memory or from the history.
 func (m *Manager) Turn(ctx context.Context, id string) (api.Turn, error) {
 	if t, ok := m.live(id); ok {
-		v := t.show()
+		v := t.showUnread()
 		for i := range v.Processes {
 			v.Processes[i] = m.withOutput(v.Processes[i])
 		}

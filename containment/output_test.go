@@ -41,6 +41,24 @@ func isKept(t *testing.T, m *Manager, id, proc string) bool {
 	return false
 }
 
+// A list reads no output, and so tells nothing of how far it is: it told 0 bytes.
+func TestOutputThatWasNotReadIsNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, out := keeper(time.Hour, 1<<20)
+		id := begun(t, m, api.BeginRequest{})
+		p := spooled(t, m, id)
+		out.add(id, p, api.StreamStdout, "hello")
+		l, err := m.Turns(t.Context(), TurnFilter{})
+		if err != nil || len(l) != 1 || l[0].Processes[0].Output != nil {
+			t.Errorf("%+v (%v)", l, err)
+		}
+		if v, err := m.Turn(t.Context(), id); err != nil || v.Processes[0].Output[api.StreamStdout].BytesTotal != 5 {
+			t.Errorf("%+v (%v)", v, err)
+		}
+		_ = m.Close(context.Background())
+	})
+}
+
 func TestOutputIsKeptUntilItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, out := keeper(time.Hour, 1<<20)

@@ -115,8 +115,23 @@ func (t *turn) receiptNow() (api.Receipt, bool) {
 	return *t.receipt, true
 }
 
-// show is the turn as callers see it, with a fresh count of what is alive.
+// show is the turn as callers see it who do not wait for a disk: without how far
+// kept streams are, where that has yet to be read (see Manager.Turn).
 func (t *turn) show() api.Turn {
+	v := t.showUnread()
+	for i, p := range v.Processes {
+		for _, st := range p.Output {
+			if !st.EOF && !p.Acknowledged {
+				v.Processes[i].Output = nil
+			}
+		}
+	}
+	return v
+}
+
+// showUnread is the turn with a fresh count of what is alive, and with the streams
+// that are kept, as far as they are known.
+func (t *turn) showUnread() api.Turn {
 	t.mu.Lock()
 	v, h, unknown := t.snapshot(), t.hold, t.isShown()
 	t.mu.Unlock()
