@@ -372,6 +372,10 @@ class Cases:
         with self.Popen(py(code), stdout=PIPE, start_new_session=True) as p:
             self.assertEqual(p.communicate()[0], b"True\n")
 
+    def test_pid(self):
+        with self.Popen(["sh", "-c", "exec sh -c 'echo $$'"], stdout=PIPE) as p:
+            self.assertEqual(int(p.communicate()[0]), p.pid)
+
     def test_user(self):
         for user in (65534, "nobody"):
             with self.subTest(user), self.Popen(["sh", "-c", "id -u; id -ru"], stdout=PIPE, user=user, cwd="/") as p:
