@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -172,12 +173,15 @@ func TestJobsEndWithTheirTurn(t *testing.T) {
 		}()
 		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
 		r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{GraceMS: new(int64(0)), Jobs: true})
-		if err != nil || !r.Complete || len(r.Notes) > 0 {
+		told := slices.Contains(r.Notes, "job "+j.ID+", which was given to the turn, is ended with it")
+		if err != nil || !r.Complete || len(r.Notes) > 0 && !told || len(r.Notes) > 1 {
 			t.Fatalf("%+v (%v)", r, err)
 		}
 		ended(t, s, own.ID, api.ReasonStop)
 		if err := <-gave; err == nil {
-			given++
+			if given++; !told {
+				t.Errorf("the receipt is silent about %s: %q", j.ID, r.Notes)
+			}
 			ended(t, s, j.ID, api.ReasonStop)
 			continue
 		} else if !errors.Is(err, api.ErrTurnOver) {
