@@ -10,6 +10,8 @@ import { after, it as test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Client } from '../pinfold.mjs';
 
+// By hand it would be the service of this host, with the turns of others.
+assert.ok(process.env.PINFOLD_TEST_CONTROL, 'these tests need a service of their own: go test ./clients/node');
 export const client = new Client();
 
 const cleanups = [];
