@@ -128,6 +128,11 @@ func (t *turn) due() bool {
 	return false
 }
 
+// leftOver tells that the time of what it has left is over.
+func (t *turn) leftOver() bool {
+	return t.over && !t.leftDue.IsZero() && !time.Now().Before(t.leftDue)
+}
+
 // touched renews what a touch renews.
 func (t *turn) touched(at time.Time, names ...api.Reason) {
 	for _, why := range names {

@@ -117,6 +117,10 @@ func (w *scene) refused(t *turn, what string, err error) {
 		w.say("%s: over already", what)
 		return
 	}
+	if errors.Is(err, api.ErrNotFound) && (!t.over && len(t.may()) > 0 || t.leftOver()) {
+		w.say("%s: gone already", what)
+		return
+	}
 	if errors.Is(err, api.ErrKeeperLost) && !t.keeper && len(t.work()) == 0 {
 		w.say("%s: there is nobody", what) // an empty scope goes with its keeper
 		return
@@ -184,7 +188,7 @@ func (w *scene) settleTurn(t *turn) {
 // settleLeftovers waits for what a turn left running to go, once its time has
 // come.
 func (w *scene) settleLeftovers(t *turn) {
-	if !t.over || t.leftDue.IsZero() || time.Now().Before(t.leftDue) {
+	if !t.leftOver() {
 		return
 	}
 	for _, k := range t.work() {
