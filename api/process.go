@@ -31,8 +31,8 @@ type Status struct {
 	Core bool `json:"core,omitempty"`
 	// Why says, for lost, why nobody knows.
 	Why string `json:"why,omitempty"`
-	// EndedBy is deadline when Pinfold ended, or is ending, it for that; else
-	// empty.
+	// EndedBy is deadline or stop when Pinfold ended, or is ending, it for that;
+	// else empty.
 	EndedBy string `json:"ended_by,omitempty"`
 }
 
@@ -50,6 +50,10 @@ func (s Status) MarshalJSON() ([]byte, error) {
 
 // EndedByDeadline is Status.EndedBy of a process whose deadline was over.
 const EndedByDeadline = "deadline"
+
+// EndedByStop is Status.EndedBy of a process that was ended while its turn was not:
+// on request, or as a job that ends with a turn.
+const EndedByStop = "stop"
 
 // ShellCode is the status as a shell shows it: the code, 128+n for a signal,
 // 255 for lost.

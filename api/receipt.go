@@ -54,7 +54,7 @@ type ReceiptProcess struct {
 	PID     int      `json:"pid"`
 	Argv    []string `json:"argv,omitempty"`
 	Status  Status   `json:"status"`
-	EndedBy string   `json:"ended_by"` // itself, term, kill, deadline, nobody (still running), unknown
+	EndedBy string   `json:"ended_by"` // itself, term, kill, stop or deadline (see Status), nobody (still running), unknown
 	// Verdict is gone when it was seen to have ended; owned when it lives and is
 	// proved; foreign or unverifiable when it was refused: nothing was sent to it.
 	Verdict Verdict `json:"verdict"`

@@ -42,6 +42,21 @@ func (t *turn) promoted(process string) bool {
 	return j != nil && j.Origin == api.JobPromoted
 }
 
+// stopping notes that a process is ended on request, or as a job; the lock is held.
+// What ends it already stands.
+func (t *turn) stopping(process string) {
+	if p := t.byID[process]; p != nil && p.view.Status.State == api.ProcessRunning && p.view.Status.EndedBy == "" {
+		p.fired, p.view.Status.EndedBy = time.Now(), api.EndedByStop
+	}
+}
+
+// notStopping takes that back: it has not ended, and nobody ends it; the lock is held.
+func (t *turn) notStopping(process string) {
+	if p := t.byID[process]; p != nil && p.view.Status.State == api.ProcessRunning && p.view.Status.EndedBy == api.EndedByStop {
+		p.fired, p.view.Status.EndedBy = time.Time{}, ""
+	}
+}
+
 // disarm stops the clock of a process that has ended; the lock is held.
 func (p *process) disarm() {
 	if p.timer != nil {
@@ -68,8 +83,9 @@ func (m *Manager) expire(t *turn, id string) {
 	if t.graceMS != nil {
 		grace = time.Duration(*t.graceMS) * time.Millisecond
 	}
-	p.fired = time.Now()
-	p.view.Status.EndedBy = api.EndedByDeadline
+	if p.view.Status.EndedBy == "" {
+		p.fired, p.view.Status.EndedBy = time.Now(), api.EndedByDeadline
+	}
 	stop := p.stopSignal()
 	t.touch()
 	t.mu.Unlock()

@@ -185,6 +185,9 @@ func (m *Manager) endJob(t *turn, j *job, why api.Reason, a api.Actor, graceMS *
 	h, first := t.hold, j.Reason == "" && j.EndedAt == nil
 	if first {
 		j.Reason, j.Actor = why, &a
+		if j.Origin != api.JobStarted { // else the ending of its hold tells
+			t.stopping(j.Process)
+		}
 	}
 	grace := m.graceOf(t, graceMS)
 	t.mu.Unlock()

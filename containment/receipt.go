@@ -31,6 +31,10 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 		switch rp.EndedBy {
 		case "itself":
 			gone++
+		case api.EndedByDeadline, api.EndedByStop:
+			if at := p.view.EndedAt; at != nil && at.Before(r.AskedAt) {
+				gone++
+			}
 		case "term", "kill":
 			ours++
 		}
@@ -78,8 +82,8 @@ func (p *process) account(r *api.Receipt, empty, job, keeperless bool) api.Recei
 // endedBy tells who ended a process, as far as times and signals show.
 func endedBy(v api.Process, r *api.Receipt) string {
 	switch {
-	case v.Status.EndedBy == api.EndedByDeadline:
-		return "deadline"
+	case v.Status.EndedBy != "":
+		return v.Status.EndedBy
 	case v.EndedAt == nil || v.EndedAt.Before(r.AskedAt):
 		return "itself"
 	case r.KilledAt != nil && !v.EndedAt.Before(*r.KilledAt) && v.Status.SignalNumber == int(syscall.SIGKILL):

@@ -48,12 +48,18 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 	var j *job
 	if !req.DescendantsOnly {
 		j = t.claimJob(proc, c)
+		t.mu.Lock()
+		t.stopping(proc)
+		t.mu.Unlock()
 	}
 	k, err := h.EndLaunch(context.WithoutCancel(ctx), proc, stop, grace, m.cfg.Bound, req.DescendantsOnly)
 	if err != nil || len(k.Survivors) > 0 || k.EmptyAt.IsZero() {
 		t.disclaimJob(j)
 	}
 	if err != nil {
+		t.mu.Lock()
+		t.notStopping(proc)
+		t.mu.Unlock()
 		return a, asAPI(err, api.CodeInternal, "end "+proc)
 	}
 	a.Ended = k.Seen

@@ -66,7 +66,7 @@ type process struct {
 	meta  meta
 	input chan struct{} // holds a token while bytes are on their way to stdin
 	timer *time.Timer   // runs out at the deadline
-	fired time.Time     // when the deadline was over
+	fired time.Time     // when what Status.EndedBy names began
 	// escaped tells that it was seen outside its turn's cgroup.
 	escaped bool
 	spoke   []string // what spoke for it when the turn was ended
@@ -199,7 +199,7 @@ func (t *turn) removeProcess(id string) {
 }
 
 // end enters the end of a process; the first one stands. One that ended before
-// its deadline was not ended by it, and one that we were ending did not die of
+// its deadline, or a stop, was not ended by it, and one that we were ending did not die of
 // want of memory.
 func (p *process) end(x Exit) {
 	if p.view.Status.State != api.ProcessRunning {

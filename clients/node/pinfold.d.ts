@@ -27,6 +27,7 @@ export interface Status {
   signal_number?: number;
   core?: boolean;
   why?: string;
+  /** deadline or stop, when it was ended for that */
   ended_by?: string;
 }
 

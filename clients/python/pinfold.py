@@ -271,7 +271,7 @@ class Status:
     signal_number: int = 0
     core: bool = False
     why: str = ""
-    ended_by: str = ""  # deadline, when it was ended for that
+    ended_by: str = ""  # deadline or stop, when it was ended for that
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Status:

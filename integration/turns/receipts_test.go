@@ -57,6 +57,45 @@ func TestReceiptTellsItsEvidence(t *testing.T) {
 	})
 }
 
+// What was stopped while the turn went on did not end by itself, and that is known
+// to the next service, too.
+func TestReceiptTellsWhatWasStopped(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		needCgroups(t, g)
+		s := serve(t, g, options{})
+		x := s.begin(t, api.BeginRequest{})
+		f := files(t, "ended", "job", "left")
+		for _, file := range f {
+			x.launch(helper(t, "beat", file))
+		}
+		for _, file := range f {
+			heart(file).beating(t)
+		}
+		if a, err := s.EndProcess(t.Context(), x.ID, "p1", api.EndProcessRequest{}); err != nil || a.Status.EndedBy != api.EndedByStop {
+			t.Errorf("end p1: %+v (%v)", a, err)
+		}
+		j, err := s.Promote(t.Context(), x.ID, "p2", api.PromoteRequest{})
+		if err == nil {
+			j, err = s.StopJob(t.Context(), j.ID, api.StopJobRequest{})
+		}
+		if err != nil || j.Status.EndedBy != api.EndedByStop {
+			t.Errorf("stop a job: %+v (%v)", j, err)
+		}
+		s.kill()
+		s.restart()
+		r := x.abandon(0)
+		stopped(t, heart(f[0]), heart(f[1]), heart(f[2]))
+		for i, want := range []string{"stop", "stop", "kill"} {
+			if by := r.Processes[i].EndedBy; by != want {
+				t.Errorf("p%d was ended by %q, want %q", i+1, by, want)
+			}
+		}
+		if r.Counts.AlreadyGone != 2 {
+			t.Errorf("%+v", r.Counts)
+		}
+	})
+}
+
 // What nothing proves any more is not signalled, and the receipt names it: a process
 // that has left its turn's cgroup, whose keeper and service are both gone, and that
 // does not look as it was launched any more, so that a file is all that knows of it.
