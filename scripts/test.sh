@@ -39,7 +39,7 @@ scripts/leftovers.sh list >"$before"
 status=0
 # Two packages at a time: much of what they do is waiting, and each has cgroups,
 # directories and namespaces of its own.
-$go test -p 2 -timeout 20m ${TESTFLAGS-} ./... || status=$?
+$go test -p 2 -timeout 28m ${TESTFLAGS-} ./... || status=$?
 $go test -tags faultpoints ${TESTFLAGS-} ./internal/fault || status=$?
 scripts/leftovers.sh since "$before" || [ "${LEFTOVERS-}" = report ] || status=1
 exit $status
