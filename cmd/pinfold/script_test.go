@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +22,21 @@ import (
 
 // The test binary plays pinfold in the scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"pinfold": main, "panicky": panicky})
+	testscript.Main(signalsAsUsual{m}, map[string]func(){"pinfold": main, "panicky": panicky})
+}
+
+// signalsAsUsual runs the tests. Whoever runs them under nohup, or in a script's
+// background, has signals ignored, and so would all that they start: what is caught
+// here, and dropped, begins with its default there, see execve(2).
+type signalsAsUsual struct{ *testing.M }
+
+func (m signalsAsUsual) Run() int {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
+	return m.M.Run()
 }
 
 // TestScripts runs the command line as a person types it: the txtar files of
