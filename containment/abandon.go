@@ -35,11 +35,12 @@ func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.Aban
 	if req.Jobs {
 		e.Jobs = api.FateEnd
 	}
+	over := t.state().Terminal() // then jobs may have been made of what it has left
 	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
 		return api.Receipt{}, err
 	}
 	r, err := t.awaitReceipt(ctx)
-	if t.endsJobs() {
+	if !over && t.endsJobs() {
 		return r, err // and has waited for them, as long as it may
 	}
 	return m.andJobs(ctx, r, err, c, req)

@@ -84,6 +84,35 @@ func TestJobsOfATurnThatIsOver(t *testing.T) {
 	}
 }
 
+// A job that was made of a leftover ends with the others of its turn, also where the
+// ending itself was one that ends jobs.
+func TestJobMadeOfALeftoverEnds(t *testing.T) {
+	s := serve(t, grades(t)[0], options{})
+	defer s.stopJobs()
+	x := s.begin(t, api.BeginRequest{Policy: api.EndPolicy{api.ReasonStop: {Processes: api.FateKeep, Jobs: api.FateEnd}}})
+	h := hearts(files(t, "left", "made"))
+	x.launch(helper(t, "beat", string(h[0])))
+	q := x.launch(helper(t, "beat", string(h[1])))
+	beats(t, h...)
+	if r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{}); err != nil || len(r.Leftovers) != 2 {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	j, err := s.Promote(t.Context(), x.ID, q.ID, api.PromoteRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Jobs: true, GraceMS: new(int64(0))})
+	if err != nil || len(r.Jobs) != 1 || r.Jobs[0].ID != j.ID || r.Jobs[0].State != api.JobEnded {
+		t.Fatalf("%+v (%v)", r, err)
+	}
+	stopped(t, h[1])
+	beats(t, h[0])
+	if _, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{Leftovers: true}); err != nil {
+		t.Error(err)
+	}
+	stopped(t, h[0])
+}
+
 // A job that was given to a turn is not one of those that were made in it: the
 // receipt of an ending that ends it says so all the same.
 func TestGivenJobEndsWithItsTurn(t *testing.T) {
