@@ -258,7 +258,7 @@ func TestTenThousandLaunches(t *testing.T) {
 		var k footprint
 		eventually(t, "the keeper has none of that", func() bool {
 			k = x.keeper()
-			return k.descriptors <= keeper.descriptors && k.children == 0
+			return k.descriptors <= keeper.descriptors+8 && k.children == 0 // what is opened once, when it is wanted first
 		})
 		if k.threads > keeper.threads+8 || k.anonymous > keeper.anonymous+8<<20 { // those that wait for a disk, at worst
 			t.Errorf("the keeper had %v, and has %v", keeper, k)
