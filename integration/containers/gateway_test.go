@@ -117,11 +117,11 @@ func playEat([]string) int {
 }
 
 // hold takes a lock on a file and keeps it: until the last process is gone that
-// has inherited the descriptor.
+// has inherited the descriptor. Whoever asks for it, see held, has it for a moment.
 func hold(path string) *os.File {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	check(err)
-	check(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	check(syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	return f
 }
 
