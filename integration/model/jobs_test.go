@@ -172,9 +172,9 @@ func (w *scene) transfer(*rapid.T) {
 			w.fatal("job %s of uid %d was given to uid %d: %v", j.ID, j.Owner, to.Owner, err)
 		}
 		return
-	case err != nil && api.ErrTurnOver.Is(err):
+	case err != nil && (api.ErrTurnOver.Is(err) || api.ErrNotFound.Is(err) && to != nil): // it may be in the history by now
 		w.settle()
-		if !j.ended && (to == nil || !to.over) {
+		if (!j.ended || !api.ErrTurnOver.Is(err)) && (to == nil || !to.over) {
 			w.fatal("transfer job %s: %v", j.ID, err)
 		}
 		return
