@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -18,14 +17,9 @@ import (
 // killed, is asked for at a measured pace.
 func TestFollowAsksAtAPace(t *testing.T) {
 	t.Parallel()
-	path := t.TempDir() + "/s"
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int64
 	end := time.Now().Add(400 * time.Millisecond)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	path := answering(t, func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		switch {
 		case r.URL.Path == "/v1/turns/t/processes/p1/output":
@@ -40,9 +34,7 @@ func TestFollowAsksAtAPace(t *testing.T) {
 		default:
 			_, _ = io.WriteString(w, `{"id":"p1","turn":"t","status":{"state":"exited"},"output":{"stdout":{}}}`)
 		}
-	})}
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Close()
+	})
 	f := follower{client: &client.Client{Socket: path}, turn: "t", process: "p1", stream: api.StreamStdout, to: io.Discard, follow: true}
 	if err := f.copy(context.Background()); err != nil {
 		t.Fatal(err)
@@ -56,14 +48,9 @@ func TestFollowAsksAtAPace(t *testing.T) {
 // is neither asked for nor told of at each write.
 func TestFollowTellsAGapThatGoesOnNowAndThen(t *testing.T) {
 	t.Parallel()
-	path := t.TempDir() + "/s"
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int64
 	end := time.Now().Add(400 * time.Millisecond)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	path := answering(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/v1/turns/t/processes/p1/output":
 			n := asked.Add(1)
@@ -78,9 +65,7 @@ func TestFollowTellsAGapThatGoesOnNowAndThen(t *testing.T) {
 		default:
 			_, _ = io.WriteString(w, `{"id":"p1","turn":"t","status":{"state":"exited"},"output":{"stdout":{"eof":true}}}`)
 		}
-	})}
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Close()
+	})
 	told, missed := 0, int64(0)
 	f := follower{client: &client.Client{Socket: path}, turn: "t", process: "p1", stream: api.StreamStdout, to: io.Discard, follow: true,
 		gap: func(from, to int64) { told, missed = told+1, missed+to-from }}

@@ -16,17 +16,26 @@ import (
 	"pinfold.dev/client"
 )
 
-// A service that goes away while a turn of run's own is launched into, and comes
-// back, is asked again to end that turn: nobody else knows of it.
-func TestRunLeavesNoTurnOverARestart(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/s"
+// answering is the socket of one that answers as it is told to.
+func answering(t *testing.T, answer http.HandlerFunc) (path string) {
+	t.Helper()
+	path = t.TempDir() + "/s"
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	srv := &http.Server{Handler: answer}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return path
+}
+
+// A service that goes away while a turn of run's own is launched into, and comes
+// back, is asked again to end that turn: nobody else knows of it.
+func TestRunLeavesNoTurnOverARestart(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	path := answering(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/turns":
 			_, _ = io.WriteString(w, `{"id":"t"}`)
@@ -38,9 +47,7 @@ func TestRunLeavesNoTurnOverARestart(t *testing.T) {
 			}
 		}
 		panic(http.ErrAbortHandler) // it has gone
-	})}
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Close()
+	})
 	for name, start := range map[string]func(*runner) error{
 		"run":      func(r *runner) error { _, err := r.start(t.Context()); return err },
 		"in place": func(r *runner) error { r.turn, r.own = "t", true; r.letGo(t.Context()); return io.EOF },
@@ -57,13 +64,8 @@ func TestRunLeavesNoTurnOverARestart(t *testing.T) {
 // Input on a connection that the service has no room for is not lost.
 func TestInputIsGivenAgainWhenThereIsNoRoom(t *testing.T) {
 	t.Parallel()
-	path := t.TempDir() + "/s"
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int64
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	path := answering(t, func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_ = json.NewEncoder(w).Encode(api.Errorf(api.CodeUnavailable, "too many").With("refused", "connection"))
@@ -71,9 +73,7 @@ func TestInputIsGivenAgainWhenThereIsNoRoom(t *testing.T) {
 		}
 		b, _ := io.ReadAll(r.Body)
 		_ = json.NewEncoder(w).Encode(api.InputAnswer{Bytes: int64(len(b))})
-	})}
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Close()
+	})
 	f := feeder{client: &client.Client{Socket: path}, turn: "t", process: "p1"}
 	if err := f.write(t.Context(), []byte("abc"), false); err != nil || f.taken != 3 || asked.Load() != 2 {
 		t.Errorf("%v, %d bytes, asked %d times", err, f.taken, asked.Load())
