@@ -259,8 +259,7 @@ func TestTurnsOfAnotherInstance(t *testing.T) {
 	guard.RemoveTree(filepath.Dir(cg))
 	eventually(t, "it is ended", func() bool { return stateOf(p.PID) == 0 })
 	canary.lives()
-	neighbour.endAll()
-	neighbour.kill()
+	neighbour.stop()
 	neighbour.parent = own
 }
 

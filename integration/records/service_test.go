@@ -121,28 +121,34 @@ func (s *service) running() bool {
 	}
 }
 
-// finish ends what is left of the test's turns, and stops the service, which must
-// do so.
+// finish ends what is left of the test's turns, stops the service, which must do
+// so, and looks for what it has left.
 func (s *service) finish() {
 	if s.running() {
-		s.endAll()
-		s.Close()
-		_ = s.cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-s.gone:
-			if !s.cmd.ProcessState.Success() {
-				s.t.Errorf("the service, stopped, ended with %v", s.cmd.ProcessState)
-			}
-		case <-time.After(patience(60 * time.Second)):
-			s.t.Error("the service does not stop")
-			s.kill()
-		}
+		s.stop()
 	}
 	if left := guard.RemoveTree(s.parent); len(left) > 0 && !s.t.Failed() {
 		s.t.Errorf("left in cgroups: %q", left)
 	}
 	if s.t.Failed() {
 		s.t.Log(s.log())
+	}
+}
+
+// stop ends the service's turns and stops it: it has put them away then, with
+// their keepers, which kill does not wait for.
+func (s *service) stop() {
+	s.endAll()
+	s.Close()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.gone:
+		if !s.cmd.ProcessState.Success() {
+			s.t.Errorf("the service, stopped, ended with %v", s.cmd.ProcessState)
+		}
+	case <-time.After(patience(60 * time.Second)):
+		s.t.Error("the service does not stop")
+		s.kill()
 	}
 }
 
