@@ -104,8 +104,8 @@ func differs(want block, got string) string {
 	}
 }
 
-// within tells where got lacks something of want. "…" is anything, and objects
-// may have more fields.
+// within tells where got lacks something of want. "…" is anything, and the end of a
+// word that begins as before it; objects may have more fields.
 func within(want, got any, path string) string {
 	switch w := want.(type) {
 	case map[string]any:
@@ -135,7 +135,12 @@ func within(want, got any, path string) string {
 		}
 		return ""
 	}
-	if want != "…" && want != got {
+	w, isWord := want.(string)
+	g, isToo := got.(string)
+	if begin, open := strings.CutSuffix(w, "…"); isWord && open && (begin == "" || isToo && strings.HasPrefix(g, begin)) {
+		return ""
+	}
+	if want != got {
 		return fmt.Sprintf("%s is %v, not %v", path, got, want)
 	}
 	return ""
@@ -148,6 +153,9 @@ func TestWithin(t *testing.T) {
 	}{
 		{`{"a": 1}`, `{"a": 1, "b": 2}`, true},
 		{`{"a": "…"}`, `{"a": {"x": 1}}`, true},
+		{`{"a": "b…"}`, `{"a": "bc"}`, true},
+		{`{"a": "b…"}`, `{"a": "c"}`, false},
+		{`{"a": "b…"}`, `{"a": 1}`, false},
 		{`{"a": 1}`, `{"a": 2}`, false},
 		{`{"a": 1}`, `{}`, false},
 		{`[{"a": 1}]`, `[{"a": 1}, {"a": 1}]`, false},

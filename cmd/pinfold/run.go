@@ -19,9 +19,9 @@ TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to the command,
 unless whoever started this wanted them ignored, as nohup does. Those that a
 terminal sends to a whole job (INT, QUIT, WINCH, CONT) go to the command's process
 group. When TSTP stops this, it stops that group as well. The command runs in a
-session of its own. If "pinfold run" itself is killed, the
-command and its turn go on: end them with "pinfold abandon". Flags end at the
-first word that is none.
+session of its own. If "pinfold run" itself is killed, as by a timeout's KILL, its
+turn is abandoned; with --on-client-gone detach, or in a turn that was open before,
+the command goes on. Flags end at the first word that is none.
 
 With -t the command gets a terminal of its own. Where standard input is a
 terminal, its keys, ^C and ^Z too, go to the command as they are typed, and its
@@ -99,6 +99,10 @@ func (a *app) runner(c *cobra.Command, f *runFlags, tf *turnFlags, args []string
 		if r.begin, err = tf.request(c); err != nil {
 			return nil, err
 		}
+		if r.begin.Client, err = f.bind(c); err != nil {
+			return nil, err
+		}
+		r.must = f.onClientGone != ""
 	}
 	r.launch.Stdio, err = f.keptStdio(c)
 	return r, err

@@ -19,6 +19,7 @@ import (
 // runFlags are what run says of the process; turnFlags, of its own turn.
 type runFlags struct {
 	turn, user, group, groups, cwd, stopSignal string
+	onClientGone                               string
 	umask, deadline, key                       string
 	stdin, stdout, stderr, keep                string
 	env, tags, rlimits                         []string
@@ -34,6 +35,7 @@ func (f *runFlags) register(c *cobra.Command) {
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal of its own, which this one stands for")
 	fs.BoolVarP(&f.detach, "detach", "d", false, "print turn and process id and leave; the turn stays open, and the output is kept for logs")
 	fs.BoolVar(&f.inPlace, "in-place", false, "move this very process into the turn, then execute the command as it")
+	fs.StringVar(&f.onClientGone, "on-client-gone", "", "when this command itself is killed: abandon (default) its turn, or detach, which lets the turn go on")
 	f.registerProcess(c)
 	fs.StringVar(&f.deadline, "deadline", "", "end the command, with all that it started, when it runs longer than this, such as 10m")
 	fs.StringVar(&f.key, "key", "", "with --turn: the same request with the same key launches once")
@@ -81,6 +83,12 @@ func (f *runFlags) check(c *cobra.Command, ownTurn []string) error {
 	}
 	if n, ok := said("stdin", "stdout", "stderr"); ok && (!f.detach || f.tty) {
 		return usageError(c, "--%s is for --detach without --tty", n)
+	}
+	if f.onClientGone != "" && f.turn != "" {
+		return usageError(c, "--on-client-gone is for a turn of the command's own: what becomes of the turn %s was said when it began", f.turn)
+	}
+	if f.onClientGone != "" && (f.detach || f.inPlace) {
+		return usageError(c, "--on-client-gone is for a command that this one stays with, not for --detach and --in-place")
 	}
 	if f.keep != "" && !f.detach && !f.tty {
 		return usageError(c, "--keep is for --detach and --tty")
@@ -132,6 +140,23 @@ func (f *runFlags) request(c *cobra.Command, argv []string) (api.LaunchRequest, 
 	var err error
 	req.Env, err = withEnv(c, base, f.env)
 	return req, err
+}
+
+// bind is what the turn of a command that we stay with is bound to: this process,
+// which ends by SIGKILL unasked, as by a caller's timeout.
+func (f *runFlags) bind(c *cobra.Command) (api.Client, error) {
+	gone := api.OnGone(f.onClientGone)
+	switch gone {
+	case "":
+		gone = api.OnGoneAbandon
+	case api.OnGoneAbandon, api.OnGoneDetach:
+	default:
+		return api.Client{}, usageError(c, "--on-client-gone: %q is neither abandon nor detach", f.onClientGone)
+	}
+	if f.detach || f.inPlace || gone == api.OnGoneDetach {
+		return api.Client{}, nil
+	}
+	return api.Client{Bind: api.BindProcess, OnGone: gone}, nil
 }
 
 // nameless tells of a word of an environment that is not NAME=value. Whoever

@@ -28,6 +28,7 @@ type runner struct {
 	own    bool   // begun by us
 	stays  bool   // in the directory that we are in: it may have no name, nor let us in again
 	begin  api.BeginRequest
+	must   bool // be bound to us, where that is possible or not
 	launch api.LaunchRequest
 }
 
@@ -97,11 +98,9 @@ func (r *runner) startEarly(ctx context.Context, sigs *signals, files ...*os.Fil
 // whose only command could not be started is ended again.
 func (r *runner) start(ctx context.Context, files ...*os.File) (api.Process, error) {
 	if r.turn == "" {
-		t, err := r.client.Begin(ctx, r.begin)
-		if err != nil {
+		if err := r.open(ctx); err != nil {
 			return api.Process{}, &exitError{exitService, err}
 		}
-		r.turn, r.own = t.ID, true
 	}
 	p, err := r.client.Launch(ctx, r.turn, r.launch, files...)
 	if err == nil {
@@ -111,6 +110,21 @@ func (r *runner) start(ctx context.Context, files ...*os.File) (api.Process, err
 		r.drop(ctx)
 	}
 	return p, launchError(err)
+}
+
+// open begins the turn. Where nobody can watch this process, and nobody has said that
+// it is to be watched, the turn is not bound to it.
+func (r *runner) open(ctx context.Context) error {
+	t, err := r.client.Begin(ctx, r.begin)
+	if !r.must && (errors.Is(err, api.ErrUnsupported) || errors.Is(err, api.ErrPeerUnverifiable)) && r.begin.Client.Bind != "" {
+		r.warn([]string{"if this command is killed, what it runs goes on: " + err.Error()})
+		r.begin.Client = api.Client{}
+		t, err = r.client.Begin(ctx, r.begin)
+	}
+	if err == nil {
+		r.turn, r.own = t.ID, true
+	}
+	return err
 }
 
 // drop ends a turn of ours whose only command could not be started, also when
@@ -162,8 +176,11 @@ func (r *runner) wait(ctx context.Context, p api.Process) (api.Process, error) {
 		return last, nil
 	}
 	if unreachable(err) {
-		return p, api.Errorf(api.CodeUnavailable, "the service went away and has not come back for %s: %v", patience, err).
-			WithRemedy("the command may still run: start the service again, then pinfold wait %s %s", p.Turn, p.ID)
+		e := api.Errorf(api.CodeUnavailable, "the service went away and has not come back for %s: %v", patience, err)
+		if r.begin.Client.Bind != "" {
+			return p, e.WithRemedy("the command may still run: the service, started again, ends it, since this one has gone (--on-client-gone)")
+		}
+		return p, e.WithRemedy("the command may still run: start the service again, then pinfold wait %s %s", p.Turn, p.ID)
 	}
 	return p, fmt.Errorf("wait for %s of turn %s: %w", p.ID, p.Turn, err)
 }
