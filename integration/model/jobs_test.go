@@ -38,7 +38,11 @@ func (w *scene) promote(*rapid.T) {
 		w.refused(l.turn, "promote "+l.id, err)
 		return
 	}
-	w.made(l, l.leaf(), j, asked)
+	of := l.leaf()
+	if l.turn.leftOver() {
+		j = w.madeLate(of, j)
+	}
+	w.made(l, of, j, asked)
 	l.job = w.jobs[len(w.jobs)-1]
 }
 
@@ -92,7 +96,31 @@ func (w *scene) eject(*rapid.T) {
 			of = append(of, o)
 		}
 	}
+	if l.turn.leftOver() {
+		j = w.madeLate(of, j)
+	}
 	w.made(l, of, j, asked)
+}
+
+// madeLate looks who is still there of a new job that was a leftover whose time came
+// amid that: who was killed before it was taken out is gone, and if all were, so is
+// the job.
+func (w *scene) madeLate(of []*token, v api.Job) api.Job {
+	alive := 0
+	for _, k := range of {
+		for end := time.Now().Add(patience(time.Second)); k.locked() && time.Now().Before(end); {
+			time.Sleep(2 * time.Millisecond)
+		}
+		if k.locked() {
+			alive++
+		} else {
+			k.end()
+		}
+	}
+	if alive == 0 {
+		v.MaxMS = 1 // it may have ended
+	}
+	return v
 }
 
 // startJob starts one in a hold of its own.
