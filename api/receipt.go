@@ -77,6 +77,7 @@ type Survivor struct {
 	State       string `json:"state"` // the letter of /proc/pid/stat
 	WaitChannel string `json:"wait_channel,omitempty"`
 	Cgroup      string `json:"cgroup,omitempty"`
+	Why         string `json:"why,omitempty"` // it may not be signalled, being another user's
 }
 
 // Refused is a process that was looked at when a turn was ended, and not signalled:

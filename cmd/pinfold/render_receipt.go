@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -232,7 +233,26 @@ func survivorsText(list []api.Survivor, st style) string {
 		}
 		t.add(pid, stateText(s.State), wchan, s.Comm, s.Cgroup)
 	}
-	return "\n  " + st.paint(bold+";"+red, fmt.Sprintf("SURVIVORS: %d could not be ended", len(list))) + "\n" + t.render(st)
+	return "\n  " + st.paint(bold+";"+red, fmt.Sprintf("SURVIVORS: %d could not be ended", len(list))) + "\n" + t.render(st) + survivorsWhy(list)
+}
+
+// survivorsWhy says why they are, where that is known, once for all that have it.
+func survivorsWhy(list []api.Survivor) string {
+	var b strings.Builder
+	for i, s := range list {
+		same := func(o api.Survivor) bool { return o.Why == s.Why }
+		if s.Why == "" || slices.ContainsFunc(list[:i], same) {
+			continue
+		}
+		var pids []string
+		for _, o := range list[i:] {
+			if same(o) {
+				pids = append(pids, num(o.PID))
+			}
+		}
+		fmt.Fprintf(&b, "    %s: %s\n", strings.Join(pids, ", "), clean(s.Why))
+	}
+	return b.String()
 }
 
 // stateText explains the letter of /proc/pid/stat (proc_pid_stat(5)).

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,15 @@ func incompleteReceipt() api.Receipt {
 	r.Usage = api.NoUsage()
 	r.Notes = []string{"the keeper did not answer in 250ms"}
 	return r
+}
+
+func TestSurvivorsWhy(t *testing.T) {
+	const roots, others = "it is uid 0's, whom uid 1000 may not signal", "it is uid 7's, whom uid 1000 may not signal"
+	text := survivorsText([]api.Survivor{{PID: 11, State: "S", Comm: "sudo", Why: roots}, {PID: 12, State: "D", Comm: "dd"},
+		{PID: 13, State: "S", Comm: "x", Why: others}, {PID: 14, State: "R", Comm: "y", Why: roots}}, style{})
+	if want := "    11, 14: " + roots + "\n    13: " + others + "\n"; !strings.HasSuffix(text, "y\n"+want) {
+		t.Errorf("it ends with another text than %q:\n%s", want, text)
+	}
 }
 
 func TestRenderReceipt(t *testing.T) {

@@ -90,10 +90,13 @@ func playSetuid(words []string) int {
 	return 1
 }
 
-// playOther: FILE. It beats as another user than it was started as.
+// playOther: FILE [UID]. It beats as another user than it was started as.
 func playOther(words []string) int {
-	p := pulse(words[0])
-	check(syscall.Setuid(someUID))
+	p, uid := pulse(words[0]), someUID
+	if len(words) > 1 {
+		uid = must(strconv.Atoi(words[1]))
+	}
+	check(syscall.Setuid(uid))
 	return p.forever()
 }
 

@@ -38,7 +38,10 @@ func (x *keeping) mayTake(a containment.Adopting, f *found, along bool) error {
 	if err := a.May(k); err != nil {
 		return err
 	}
-	return x.othersTurn(f)
+	if err := x.othersTurn(f); err != nil {
+		return err
+	}
+	return othersKeeper(f, k.Above)
 }
 
 // othersTurn refuses what a turn of another service holds, its keeper, too: it

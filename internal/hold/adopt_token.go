@@ -103,6 +103,12 @@ func (w *withTokens) WaitEmpty(ctx context.Context) error {
 
 // Kill kills them, too, and waits until each is seen gone.
 func (w *withTokens) Kill(ctx context.Context, bound time.Duration) (containment.Killed, error) {
+	out, err := w.killAll(ctx, bound)
+	sayWhy(out.Survivors)
+	return out, err
+}
+
+func (w *withTokens) killAll(ctx context.Context, bound time.Duration) (containment.Killed, error) {
 	all := w.living()
 	if len(all) == 0 {
 		return w.Hold.Kill(ctx, bound)
@@ -196,7 +202,9 @@ func (w *withTokens) Targets(ctx context.Context) ([]api.Target, error) {
 // EndLaunch ends one through its handle.
 func (w *withTokens) EndLaunch(ctx context.Context, process string, stop syscall.Signal, grace, bound time.Duration, spare bool) (containment.Killed, error) {
 	if !w.x.isToken(process) {
-		return w.Hold.EndLaunch(ctx, process, stop, grace, bound, spare)
+		out, err := w.Hold.EndLaunch(ctx, process, stop, grace, bound, spare)
+		sayWhy(out.Survivors)
+		return out, err
 	}
 	if spare {
 		return containment.Killed{}, api.Errorf(api.CodeGradeUnavailable, "%s is held by its identity alone, and its descendants are not held", process).
@@ -214,6 +222,7 @@ func (w *withTokens) EndLaunch(ctx context.Context, process string, stop syscall
 	out.KilledAt, out.EmptyAt = time.Now(), time.Now()
 	out.Notes = kill(one)
 	w.seeGone(ctx, one, out.KilledAt, time.Now().Add(bound), &out)
+	sayWhy(out.Survivors)
 	return out, nil
 }
 

@@ -66,6 +66,27 @@ func survivor(pid int, comm string) api.Survivor {
 	return s
 }
 
+// sayWhy says of each survivor that it may not be signalled, where that is why it is
+// one: a user's own service may not signal what has become another user's.
+func sayWhy(list []api.Survivor) {
+	for i, s := range list {
+		if s.PID <= 0 {
+			continue
+		}
+		h, err := pidfd.Open(s.PID)
+		if err != nil {
+			continue // nobody can tell
+		}
+		if errors.Is(h.Signal(0), os.ErrPermission) {
+			list[i].Why = fmt.Sprintf("uid %d may not signal it", os.Geteuid())
+			if ids, err := h.UIDs(); err == nil {
+				list[i].Why = fmt.Sprintf("it is uid %d's, whom uid %d may not signal", ids[0], os.Geteuid())
+			}
+		}
+		h.Close()
+	}
+}
+
 // livingThread finds a thread that has not ended, and its state.
 func livingThread(pid int) (tid int, state string) {
 	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
