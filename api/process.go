@@ -140,7 +140,7 @@ type Member struct {
 	PID     int    `json:"pid"`
 	PPID    int    `json:"ppid"`
 	UID     uint32 `json:"uid"`
-	State   string `json:"state"` // the letter of /proc/pid/stat
+	State   string `json:"state"` // the letter of /proc/pid/stat; Z: its main thread has ended, others run
 	Comm    string `json:"comm"`
 	Process string `json:"process,omitempty"` // the launch whose leaf holds it
 	Cgroup  string `json:"cgroup"`            // below the turn's

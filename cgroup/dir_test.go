@@ -199,14 +199,51 @@ func TestSignal(t *testing.T) {
 		t.Error(err)
 	}
 	lone := testDir(t)
-	p := zombieLeader(t, suite.Command(t, "leaderless"))
-	if err := lone.Add(p.PID()); err != nil {
-		t.Fatal(err)
+	for want := 1; want <= 2; want++ { // by itself, and beside another
+		p := zombieLeader(t, suite.Command(t, "leaderless"))
+		if err := lone.Add(p.PID()); err != nil {
+			t.Fatal(err)
+		}
+		if want == 2 {
+			born(t, child(t, lone, "beside"))
+		}
+		if n, err := lone.Signal(func(string) syscall.Signal { return syscall.SIGKILL }); n != want || err != nil {
+			t.Errorf("leaderless, moved in: %d of %d, %v", n, want, err)
+		}
+		p.Reap()
 	}
-	if n, err := lone.Signal(func(string) syscall.Signal { return syscall.SIGKILL }); n != 1 || err != nil {
-		t.Errorf("leaderless, moved in: %d, %v", n, err)
+}
+
+// TestLiving: each is there once, those too that only their threads show, and no
+// main thread that stayed behind.
+func TestLiving(t *testing.T) {
+	for name, run := range scenarios() {
+		t.Run(name, func(t *testing.T) {
+			d := testDir(t)
+			behind := zombieLeader(t, into(d, suite.Command(t, "leaderless")))
+			if err := testDir(t).Add(behind.PID()); err != nil {
+				t.Fatal(err)
+			}
+			want := run(t, d)
+			pids, hidden, err := d.Living()
+			ms, merr := d.Members()
+			slices.Sort(want)
+			if got := numbers(pids, func(p Pid) int { return p.PID }); !slices.Equal(got, want) || hidden != 0 || err != nil {
+				t.Errorf("%v and %d hidden live, want %v; %v", got, hidden, want, err)
+			}
+			if got := numbers(ms, func(m api.Member) int { return m.PID }); !slices.Equal(got, want) || merr != nil {
+				t.Errorf("members %v, want %v; %v", got, want, merr)
+			}
+		})
 	}
-	p.Reap()
+}
+
+func numbers[T any](all []T, of func(T) int) (out []int) {
+	for _, x := range all {
+		out = append(out, of(x))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // TestEmpty: several wait at once, through the short and the long wait.

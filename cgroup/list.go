@@ -20,9 +20,10 @@ type Pid struct {
 	Dir string // relative; "" for the cgroup itself
 }
 
-// Pids lists the processes in it and below. Those that are in a PID namespace
-// that we cannot see read as 0 and are left out: see Count. A process whose
-// main thread has exited and that was then moved here is in no such list.
+// Pids lists the processes in it and below, as cgroup.procs does. Those that are
+// in a PID namespace that we cannot see read as 0 and are left out: see Count. A
+// process whose main thread has exited and that was then moved here is in no such
+// list: see Living.
 func (d *Dir) Pids() ([]Pid, error) {
 	l, err := d.list("cgroup.procs")
 	return l.pids, err

@@ -4,6 +4,7 @@ package cgroup
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,20 +16,15 @@ import (
 // Members describes the processes in it and below, for people: what it says
 // authorises nothing. One that goes while it is looked at is left out.
 func (d *Dir) Members() ([]api.Member, error) {
-	l, err := d.list("cgroup.procs")
+	pids, _, err := d.Living()
 	if err != nil {
 		return nil, err
 	}
-	pids := l.pids
-	if len(pids) == 0 {
-		pids = d.headless()
-	}
-	var loc pidfd.Locator
 	out := make([]api.Member, 0, len(pids))
 	now, page := sys.BootTicks(), int64(os.Getpagesize())
 	for _, p := range pids {
 		s, ok := readStat(p.PID, "stat")
-		if !ok || s.State == 'Z' && movedOn(p.PID, l.ids, &loc) {
+		if !ok || s.State == 'Z' && s.Threads <= 1 {
 			continue
 		}
 		m := api.Member{
@@ -48,28 +44,71 @@ func (d *Dir) Members() ([]api.Member, error) {
 	return out, nil
 }
 
-// headless are the processes of a populated cgroup that lists none: those that
-// only their threads show.
-func (d *Dir) headless() (out []Pid) {
-	if populated, err := d.Populated(); err != nil || !populated {
-		return nil
-	}
-	l, err := d.list("cgroup.threads")
+// Living lists the processes in it and below, those too that only their threads
+// show, and without the main threads that stayed behind, dead, when the others were
+// moved elsewhere. hidden are those in a PID namespace that we cannot see.
+func (d *Dir) Living() (pids []Pid, hidden int, err error) {
+	l, err := d.list("cgroup.procs")
 	if err != nil {
-		return nil
+		return nil, 0, err
 	}
-	seen := make(map[int]bool)
-	for _, t := range l.pids {
+	if populated, err := d.Populated(); len(l.pids) == 0 && (err != nil || !populated) {
+		return nil, l.hidden, nil
+	}
+	threads, rest, err := d.unlisted(l)
+	if err != nil {
+		return nil, 0, err
+	}
+	var loc pidfd.Locator
+	seen := make(map[int]bool, len(l.pids))
+	for _, p := range l.pids {
+		seen[p.PID] = true
+		if threads[p.PID] || !movedOn(p.PID, l.ids, &loc) { // a dead one is not among the threads
+			pids = append(pids, p)
+		}
+	}
+	for _, t := range rest.pids {
 		b, err := sys.ProcFile(t.PID, "status")
 		if err != nil {
 			continue
 		}
 		if s, err := sys.ParseStatus(b); err == nil && !seen[s.TGID] {
 			seen[s.TGID] = true
-			out = append(out, Pid{s.TGID, t.Dir})
+			pids = append(pids, Pid{s.TGID, t.Dir})
 		}
 	}
-	return out
+	return pids, l.hidden, nil
+}
+
+// unlisted are the threads that are of no process of a listing: of those whose main
+// thread has exited and that were moved here then, of those that were made since.
+// threads has the numbers of all.
+func (d *Dir) unlisted(procs listing) (threads map[int]bool, rest listing, err error) {
+	rest, err = d.list("cgroup.threads")
+	if err != nil {
+		return nil, rest, err
+	}
+	threads = make(map[int]bool, len(rest.pids))
+	for t := range rest.numbers() {
+		threads[t] = true
+	}
+	listed := make(map[int]bool, len(procs.pids))
+	for p := range procs.numbers() {
+		listed[p] = true
+	}
+	strange := func(t Pid) bool { return !listed[t.PID] }
+	if slices.ContainsFunc(rest.pids, strange) {
+		for p := range procs.numbers() {
+			tasks, _ := os.ReadDir("/proc/" + strconv.Itoa(p) + "/task")
+			for _, t := range tasks {
+				if tid, err := strconv.Atoi(t.Name()); err == nil {
+					listed[tid] = true
+				}
+			}
+		}
+	}
+	rest.pids = slices.DeleteFunc(rest.pids, func(t Pid) bool { return !strange(t) })
+	return threads, rest, nil
 }
 
 func readStat(pid int, name string) (sys.Stat, bool) {

@@ -40,15 +40,15 @@ func (d *Dir) Signal(sig func(rel string) syscall.Signal) (int, error) {
 	}
 	var loc pidfd.Locator
 	done := make(map[int]bool)
+	// It may hold processes whose main thread has exited and that were moved here.
+	// They are looked for first: what a signal makes others start is to get none.
+	_, rest, restErr := d.unlisted(l)
 	n, err := signalAll(l, &loc, done, signalProcess, send)
-	if err != nil || len(l.pids) > 0 {
-		return n, err
+	if restErr != nil {
+		return n, errors.Join(err, restErr)
 	}
-	// It may hold a process whose main thread has exited and that was moved here.
-	if l, err = d.list("cgroup.threads"); err != nil {
-		return 0, err
-	}
-	return signalAll(l, &loc, done, signalThread, send)
+	more, restErr := signalAll(rest, &loc, done, signalThread, send)
+	return n + more, errors.Join(err, restErr)
 }
 
 // errSkipped tells that a process was not to be signalled.

@@ -49,10 +49,7 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 	if err != nil {
 		r.Notes = append(r.Notes, "list leftovers: "+err.Error())
 	}
-	left := leftovers(members)
-	if e.Keep && len(left) == 0 && len(members) > 0 && r.Grade.AtLeast(api.GradeCgroup) && !emptyNow(h) {
-		left = allLeft(members) // main threads that have ended, and whose other threads run on
-	}
+	left := leftovers(stillThere(h, members, e.Keep))
 	if !e.Keep || (len(left) == 0 && err == nil) {
 		m.end(t, e, r) // kills what is left, or finds that nothing is
 		return

@@ -124,13 +124,24 @@ func (t *turn) mergeHeld() {
 // lock is held.
 func (t *turn) recovered(k Recovered) *process { return t.newProcess(k, decodeMeta(k.Meta)) }
 
-// leftovers lists what a finished turn leaves running, those left out that may be on
-// the point of ending.
-func leftovers(members []api.Member) []api.Leftover {
-	return allLeft(slices.DeleteFunc(slices.Clone(members), func(m api.Member) bool { return m.State == "Z" }))
+// dyingFor is how long one whose main thread has ended may take to end altogether.
+const dyingFor = 20 * time.Millisecond
+
+// stillThere are the members, looked at again for a moment where wanted and where one
+// has no main thread any more: it may be on the point of ending, or run on in others.
+func stillThere(h Hold, members []api.Member, wanted bool) []api.Member {
+	dying := func(m api.Member) bool { return m.State == "Z" }
+	for end := time.Now().Add(dyingFor); wanted && slices.ContainsFunc(members, dying) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		if now, err := h.Members(); err == nil {
+			members = now
+		}
+	}
+	return members
 }
 
-func allLeft(members []api.Member) []api.Leftover {
+// leftovers lists what a finished turn leaves running.
+func leftovers(members []api.Member) []api.Leftover {
 	out := make([]api.Leftover, 0, len(members))
 	for _, m := range members {
 		out = append(out, api.Leftover{PID: m.PID, Process: m.Process, Comm: m.Comm, AgeMS: m.AgeMS, RSS: m.RSS})

@@ -14,7 +14,8 @@ func (a *app) treeCmd() *cobra.Command {
 		Use:   "tree TURN",
 		Short: "Show the processes that a turn holds, as a tree",
 		Long: `Show every process that a turn holds now, whoever its parent is: what has
-daemonised itself is still here. FROM is the launch that it descends from.`,
+daemonised itself is still here. FROM is the launch that it descends from. S is
+the state as ps(1) has it; one in Z runs on in other threads than its main one.`,
 		Args: exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			t, err := a.client().Tree(c.Context(), args[0])
@@ -74,8 +75,11 @@ func (f *forest) draw(parent int, prefix string, root bool) {
 		if from == "" {
 			from = "?"
 		}
-		f.table.add(from, num(m.PID), owner(m.UID), m.State, size(m.RSS),
-			ageMS(m.AgeMS), prefix+branch+m.Comm)
+		comm := prefix + branch + m.Comm
+		if m.State == "Z" {
+			comm += " (its main thread has ended)"
+		}
+		f.table.add(from, num(m.PID), owner(m.UID), m.State, size(m.RSS), ageMS(m.AgeMS), comm)
 		f.draw(m.PID, prefix+next, false)
 	}
 }

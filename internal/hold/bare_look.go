@@ -128,7 +128,9 @@ func (x *bare) observe(ctx context.Context, root *fallback.Process, launches map
 			id = launches[p.Identity().PID]
 		}
 		if m.State == 'Z' || m.State == 'X' {
-			continue
+			if v, _ := m.Verify(); v != api.VerdictOwned { // else only its main thread has ended
+				continue
+			}
 		}
 		v.members = append(v.members, seenMember{m.Process, m.Comm, m.State, id, m.Parent.Identity().PID})
 	}

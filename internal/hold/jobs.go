@@ -149,8 +149,8 @@ func alive(d *cgroup.Dir) (int, error) {
 	if err != nil || !populated {
 		return 0, err
 	}
-	seen, hidden, err := d.Count()
-	if n := seen + hidden; err != nil || n > 0 {
+	seen, hidden, err := d.Living()
+	if n := len(seen) + hidden; err != nil || n > 0 {
 		return n, err
 	}
 	if populated, err = d.Populated(); err != nil || !populated {
