@@ -17,7 +17,7 @@ import (
 const completeTime = time.Second
 
 // complete has the shell complete what a command's usage line calls TURN, PROCESS,
-// JOB, SIGNAL or DIR, and flags that take a turn or a grade. Without a service
+// JOB, SIGNAL or DIR, and flags that take a turn, a grade or known words. Without a service
 // there is nothing to offer, which is no error.
 func (a *app) complete(c *cobra.Command) {
 	words := strings.Fields(c.Use)[1:]
@@ -27,6 +27,7 @@ func (a *app) complete(c *cobra.Command) {
 		}
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
+		offerValues(c, f)
 		if kind := map[string]string{"turn": "TURN", "grade": "GRADE", "min-grade": "GRADE"}[f.Name]; kind != "" && f.Value.Type() == "string" {
 			_ = c.RegisterFlagCompletionFunc(f.Name, func(c *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 				return a.offer(c, kind, nil)
