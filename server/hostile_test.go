@@ -27,6 +27,7 @@ func TestRefusedRequests(t *testing.T) {
 	}{
 		{"unknown field", "POST", "/v1/turns", `{"lable":"x"}`, 400, `"lable"`},
 		{"unknown field below", "POST", "/v1/turns", `{"limits":{"mem":1}}`, 400, `"mem"`},
+		{"field twice", "POST", "/v1/turns", `{"label":"x","Label":"y"}`, 400, `"Label" is there twice`},
 		{"wrong type", "POST", "/v1/turns", `{"limits":{"pids":"many"}}`, 400, "limits.pids"},
 		{"not an object", "POST", "/v1/turns", `[]`, 400, ""},
 		{"trailing data", "POST", "/v1/turns", `{}{}`, 400, "follows"},

@@ -115,7 +115,7 @@ func (c *call) files() (files []*os.File, done func(), err error) {
 }
 
 // decode reads the body: JSON, of bounded size, valid UTF-8 (bytes that are not
-// would be replaced silently), one value, and no field that nobody knows.
+// would be replaced silently), one value, no field that nobody knows, and none twice.
 func (c *call) decode(req any) error {
 	body, err := c.body()
 	if err != nil || len(body) == 0 {
@@ -135,6 +135,9 @@ func (c *call) decode(req any) error {
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return api.Errorf(api.CodeBadRequest, "something follows the JSON value")
+	}
+	if err := noneTwice(body, req); err != nil {
+		return err
 	}
 	return noNulls(body, req)
 }
