@@ -73,7 +73,7 @@ const (
 )
 
 // Rlimit is a soft and a hard limit; -1 is none. Only root may raise the hard
-// one above the service's own.
+// one above the service's own. A request has to say soft.
 type Rlimit struct {
 	Soft int64 `json:"soft"`
 	Hard int64 `json:"hard"`

@@ -3,7 +3,9 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"pinfold.dev/api"
@@ -68,4 +70,37 @@ func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		return tag != "" && strings.EqualFold(tag, name)
 	})
+}
+
+// noSoftless refuses a resource limit that does not say soft: it would be 0, which is
+// a limit, and one that few mean.
+func noSoftless(body []byte, req any) error {
+	launch, _ := req.(*api.LaunchRequest)
+	if job, ok := req.(*api.JobRequest); ok {
+		launch = &job.Launch
+	}
+	if launch == nil || len(launch.Rlimits) == 0 {
+		return nil
+	}
+	type limits map[string]struct {
+		Soft *int64 `json:"soft"`
+	}
+	var said struct {
+		Rlimits limits `json:"rlimits"`
+		Launch  struct {
+			Rlimits limits `json:"rlimits"`
+		} `json:"launch"`
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return badJSON(err)
+	}
+	for _, all := range []limits{said.Rlimits, said.Launch.Rlimits} {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if all[name].Soft == nil {
+				return api.Errorf(api.CodeBadRequest, "rlimits.%s does not say soft", clip(name)).
+					WithRemedy(`say both, as in {"soft": 1024, "hard": 4096}; -1 is no limit`)
+			}
+		}
+	}
+	return nil
 }

@@ -2,6 +2,8 @@ package server
 
 import (
 	"encoding/json"
+	"os"
+	"strings"
 	"testing"
 
 	"pinfold.dev/api"
@@ -40,5 +42,22 @@ func TestNullInAnArgvIsRefused(t *testing.T) {
 	var b [12]byte
 	if _, err := c.in.Read(b[:]); err != nil || string(b[9:]) != "400" {
 		t.Errorf("%q (%v)", b[:], err)
+	}
+}
+
+func TestLimitWithoutSoft(t *testing.T) {
+	s := start(t, Config{})
+	s.engine.add("one", uint32(os.Getuid()))
+	for _, c := range []struct{ path, body, bad string }{
+		{"/v1/turns/one/processes", `{"argv":["true"],"rlimits":{"as":{"soft":1,"hard":1},"core":{"hard":1}}}`, "core"},
+		{"/v1/turns/one/processes", `{"argv":["true"],"RLIMITS":{"core":{"soft":null,"hard":1}}}`, "core"},
+		{"/v1/turns/one/processes", `{"argv":["true"],"rlimits":{"nofile":{}}}`, "nofile"},
+		{"/v1/turns/one/processes", `{"argv":["true"],"rlimits":{"core":{"soft":0,"hard":0},"as":{"SOFT":-1,"hard":-1}}}`, ""},
+		{"/v1/jobs", `{"launch":{"argv":["true"],"rlimits":{"core":{"hard":1}}}}`, "core"},
+	} {
+		status, body := s.ask(t, "POST", c.path, c.body)
+		if refused := strings.Contains(string(body), "does not say soft"); refused != (c.bad != "") || refused && (status != 400 || !strings.Contains(string(body), "rlimits."+c.bad)) {
+			t.Errorf("%s: %d %s", c.body, status, body)
+		}
 	}
 }

@@ -136,10 +136,12 @@ func (c *call) decode(req any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return api.Errorf(api.CodeBadRequest, "something follows the JSON value")
 	}
-	if err := noneTwice(body, req); err != nil {
-		return err
+	for _, refuse := range []func([]byte, any) error{noneTwice, noNulls, noSoftless} {
+		if err := refuse(body, req); err != nil {
+			return err
+		}
 	}
-	return noNulls(body, req)
+	return nil
 }
 
 func badJSON(err error) *api.Error {
