@@ -279,10 +279,10 @@ func (m *Manager) account(t *turn, r *api.Receipt, empty bool) {
 	}
 }
 
-// announce stores the receipt, then wakes who waits for it. A full disk is
-// told on the receipt and in the log, and keeps the turn in memory.
+// announce stores the receipt, then wakes who waits for it. Where no disk takes it,
+// that is told on the receipt and in the log, and keeps the turn in memory.
 func (m *Manager) announce(t *turn) {
-	err := m.save(t)
+	err := m.keep(t)
 	fault.Point("receipt.stored")
 	t.mu.Lock()
 	if err != nil {

@@ -295,7 +295,9 @@ type memRecords struct {
 	mu    sync.Mutex
 	live  map[string]Record
 	ended map[string]Record
-	full  bool // every Save fails
+	full  bool          // every Save fails
+	room  bool          // the history has room all the same
+	hang  chan struct{} // and waits until this is closed; nil: it does not
 }
 
 func newMemRecords() *memRecords {
@@ -322,8 +324,23 @@ func (m *memRecords) Discard(id string) error {
 func (m *memRecords) Archive(id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ended[id] = m.live[id]
+	if e, live := m.ended[id], m.live[id]; !e.Supersedes(&live) {
+		m.ended[id] = live
+	}
 	delete(m.live, id)
+	return nil
+}
+
+func (m *memRecords) PutEnded(r Record) error {
+	if m.hang != nil {
+		<-m.hang
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full && !m.room {
+		return syscall.ENOSPC
+	}
+	m.ended[r.Turn.ID] = r
 	return nil
 }
 

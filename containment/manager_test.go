@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -231,6 +232,41 @@ func TestFullDiskDoesNotStopAnEnding(t *testing.T) {
 			t.Error("there is room again, and the receipt is not in the history")
 		}
 	})
+}
+
+// Where only the history has room the receipt is there before it is told; but a disk
+// that hangs keeps no ending.
+func TestFullDiskButTheHistorys(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("it hangs: %v", hangs), func(t *testing.T) {
+			t.Parallel()
+			m, _, rec := manager(0)
+			id := begun(t, m, api.BeginRequest{})
+			launched(t, m, id)
+			release := func() {}
+			rec.mu.Lock()
+			if rec.full, rec.room = true, true; hangs {
+				rec.hang = make(chan struct{})
+				release = sync.OnceFunc(func() { close(rec.hang) })
+				defer release()
+			}
+			rec.mu.Unlock()
+			r, err := m.Abandon(t.Context(), id, root, api.AbandonRequest{})
+			stored := !strings.Contains(strings.Join(r.Notes, " "), "could not be stored")
+			if err != nil || !r.Complete || stored == hangs {
+				t.Errorf("%+v (%v)", r, err)
+			}
+			if e, ok, _ := rec.Ended(id); ok == hangs || ok && e.Receipt.Reason != r.Reason {
+				t.Errorf("in the history: %v, %+v", ok, e.Receipt)
+			}
+			release()
+			for end := time.Now().Add(time.Minute); m.Knows(id) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			}
+			if e, _, _ := rec.Ended(id); m.Knows(id) || e.Receipt == nil || e.Turn.State != api.StateAbandoned {
+				t.Errorf("in memory: %v, in the history %+v", m.Knows(id), e.Receipt)
+			}
+		})
+	}
 }
 
 func TestStaleEpochTouchesNothing(t *testing.T) {

@@ -246,8 +246,12 @@ type Records interface {
 	Save(r Record) error
 	// Discard removes the record of a turn that never began.
 	Discard(turn string) error
-	// Archive moves an ended turn, saved before, to the history.
+	// Archive moves an ended turn, saved before, to the history. Where the history
+	// has what supersedes the live record, that one only goes.
 	Archive(turn string) error
+	// PutEnded writes the record of a turn that is over to the history, where its
+	// live one cannot be written; that stays as it is until Archive.
+	PutEnded(r Record) error
 	// Load reads all live records. One that cannot be read is a *BadRecord in
 	// the list and hides no other; any other error means that some may be
 	// missing.
@@ -256,6 +260,13 @@ type Records interface {
 	Ended(turn string) (Record, bool, error)
 	// EndedTurns lists the history, newest first; owner nil means everybody's.
 	EndedTurns(owner *uint32, limit int) ([]Record, error)
+}
+
+// Supersedes tells that the record, which is from the history, is the truth about a
+// turn, and not the live one: a turn that is over stays so, and ids are given once.
+func (r *Record) Supersedes(live *Record) bool {
+	return r.Turn.ID == live.Turn.ID && r.Turn.State.Terminal() &&
+		(!live.Turn.State.Terminal() || r.SavedAt.After(live.SavedAt))
 }
 
 // BadRecord tells that a turn has a record that cannot be used.

@@ -2,6 +2,7 @@ package containment
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -36,9 +37,55 @@ func (m *Manager) putAway(t *turn, stored bool) {
 			return
 		case <-time.After(wait):
 		}
-		stored = m.save(t) == nil
+		stored = m.keep(t) == nil
 	}
 	m.archive(t)
+}
+
+// keep saves the record. That of a turn that is over, and for which there is no
+// room, goes into the history at once: whoever is told of the end may rely on it.
+// A disk that hangs is not waited for.
+func (m *Manager) keep(t *turn) error {
+	err := m.save(t)
+	t.mu.Lock()
+	over := t.isOver()
+	t.mu.Unlock()
+	if err == nil || !over {
+		return err
+	}
+	m.log.Warn("save the record of a turn that is over; it goes into the history at once", "turn", t.id, "error", err)
+	done := make(chan error, 1)
+	go func() { done <- m.putEnded(t) }()
+	select {
+	case herr := <-done:
+		if herr != nil {
+			return fmt.Errorf("%w; and in the history: %w", err, herr)
+		}
+		return nil
+	case <-time.After(tidyTime):
+		return fmt.Errorf("%w; and the history was not written within %v", err, tidyTime)
+	}
+}
+
+// isOver tells that nothing of the turn is held any more, and that there is a
+// receipt; the lock is held.
+func (t *turn) isOver() bool {
+	return t.view.State.Terminal() && t.hold == nil && t.receipt != nil
+}
+
+func (m *Manager) putEnded(t *turn) error {
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if t.archived {
+		return nil
+	}
+	t.mu.Lock()
+	r := t.record(m.cfg.Boot)
+	t.mu.Unlock()
+	fault.Point("ended.put")
+	err := m.cfg.Records.PutEnded(r)
+	fault.Point("ended.there")
+	return err
 }
 
 func remove(h Hold) error {
@@ -65,7 +112,7 @@ func (m *Manager) archive(t *turn) {
 // that is what cannot be read.
 func (m *Manager) shelve(t *turn, again bool) error {
 	if again {
-		if err := m.save(t); err != nil {
+		if err := m.keep(t); err != nil {
 			return err
 		}
 	}

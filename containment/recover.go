@@ -85,6 +85,7 @@ func (m *Manager) recoverOne(ctx context.Context, r Record, seq uint64) error {
 		m.unread[r.Turn.ID] = err
 		return err
 	}
+	r = m.truest(r)
 	t := m.reread(r)
 	t.seq = seq
 	if r.Boot != m.cfg.Boot {
@@ -94,6 +95,21 @@ func (m *Manager) recoverOne(ctx context.Context, r Record, seq uint64) error {
 	m.log.Info("turn found again", "turn", t.id, "state", r.Turn.State, "verdict", verdict, "error", err)
 	fault.Point("recover.held")
 	return m.carry(t, r, h, verdict, err)
+}
+
+// truest is the record of a turn that stands: the history has the end of one for
+// whose live record there was no room any more.
+func (m *Manager) truest(live Record) Record {
+	r, ok, err := m.cfg.Records.Ended(live.Turn.ID)
+	switch {
+	case err != nil:
+		m.log.Warn("look whether the history has the end of a turn", "turn", live.Turn.ID, "error", err)
+	case ok && r.Supersedes(&live):
+		m.log.Info("a turn is over, though its live record has it otherwise: the history has its end", "turn", r.Turn.ID, "was", live.Turn.State)
+		fault.Point("recover.truer")
+		return r
+	}
+	return live
 }
 
 // reread is the turn as its record has it.

@@ -154,7 +154,7 @@ func (m *Manager) outputsOver(t *turn) {
 	if !m.noteOutputs(t) {
 		return
 	}
-	if err := m.save(t); err != nil {
+	if err := m.keep(t); err != nil {
 		m.log.Warn("save the record of a turn that is over", "turn", t.id, "error", err)
 	}
 	if err := m.cfg.Outputs.Ended(t.id); err != nil {

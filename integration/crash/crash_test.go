@@ -50,11 +50,21 @@ func (l *life) live() {
 		touch(l.t, l.first())
 	}
 	l.arm(atEnd)
+	if l.plan.full {
+		l.obstruct()
+	}
 	r := l.end()
 	l.settle(&r)
 	l.over(r)
 	l.adopteesOver()
 	l.stop()
+}
+
+// obstruct has no record of the turn written any more, as on a full disk.
+func (l *life) obstruct() {
+	if err := os.Mkdir(filepath.Join(l.dir, "run", "turns", l.turn.ID, "record.json.new"), 0o700); err != nil {
+		l.t.Fatal(err)
+	}
 }
 
 // settleNeighbour begins the turn beside, whose process is to live to the end. Its

@@ -46,6 +46,7 @@ type plan struct {
 	patient bool      // the service is started again only after the point was come to
 	job     bool      // one launch is made a job, which outlives its turn
 	adopts  bool      // a process that runs is adopted
+	full    bool      // the turn's record cannot be written any more once it is to end
 	lasting bool      // what does not end by itself is launched first
 	bare    api.Grade // the service holds turns without cgroups; "": it has cgroups
 }
@@ -70,7 +71,7 @@ func stages(name string) []stage {
 		return []stage{atLoss}
 	case "recover.lost":
 		return []stage{atRemoval}
-	case "recover.unbegun", "unbegun.ended", "keeper.killed", "stray.killed", "dir.swept", "recover.closed", "keeper.leaving":
+	case "recover.unbegun", "unbegun.ended", "keeper.killed", "stray.killed", "dir.swept", "recover.closed", "recover.truer", "keeper.leaving":
 		return []stage{atSecond}
 	case "record.opened", "record.synced", "record.renamed":
 		return []stage{atBegin, atEnd}
@@ -95,6 +96,8 @@ func first(name string) string {
 		return "dir.made"
 	case "recover.closed":
 		return "rmdir.done"
+	case "recover.truer":
+		return "ended.there"
 	}
 	return ""
 }
@@ -107,6 +110,8 @@ func modes(p point, s stage) []mode {
 		return []mode{itself} // there is no service
 	case strings.HasPrefix(p.name, "adopt."):
 		return []mode{itself} // its keeper has no part in it
+	case strings.HasPrefix(p.name, "ended."):
+		return []mode{itself, other}
 	case p.in == keeper:
 		return []mode{itself, other, both, late}
 	case s == atSecond, s == atRemoval, s == atLoss, strings.HasPrefix(p.name, "undo."):
@@ -130,6 +135,7 @@ func plans(all []point) (out []plan) {
 					beside:  p.name == "beside.killed" || p.name == "draft.saved",
 					adopts:  strings.HasPrefix(p.name, "adopt."),
 					patient: p.name == "keeper.leaving", lasting: (i+j+k)%3 == 0, bare: bareOf(p)}
+				x.full = strings.HasPrefix(p.name, "ended.") || p.name == "recover.truer"
 				for _, w := range []string{"promote.", "job.", "leaf.still", "leaf.moving"} {
 					x.job = x.job || strings.HasPrefix(p.name, w)
 				}

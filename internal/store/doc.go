@@ -4,6 +4,7 @@
 //
 // A live record survives the service. It is written to a new file that is then
 // renamed, so a reader sees the old one or the new one. The history is written
-// after the ending was announced, from the record, so an ending never waits
-// for a real disk.
+// after the ending was announced, from the record, so an ending does not wait
+// for a real disk, but where the live record cannot be written: then the end goes
+// into the history first, and stands, whatever the live record says.
 package store

@@ -276,12 +276,27 @@ func (s *Store) Archive(turn string) error {
 	if err != nil {
 		return err
 	}
+	switch was, ok, err := s.hist.get(turn); {
+	case err == nil && ok && was.Supersedes(&r):
+		return s.Discard(turn)
+	case !r.Turn.State.Terminal(): // nor is its end in the history
+		return errors.Join(fmt.Errorf("archive turn %s: its record has it %s", turn, r.Turn.State), err)
+	}
 	fault.Point("history.write")
 	if err := s.hist.put(r); err != nil {
 		return err
 	}
 	fault.Point("history.written")
 	return s.Discard(turn)
+}
+
+// PutEnded writes a turn that is over to the history, and nothing in the runtime
+// directory.
+func (s *Store) PutEnded(r containment.Record) error {
+	if !turnID.MatchString(r.Turn.ID) {
+		return fmt.Errorf("write history: turn id %q is malformed", r.Turn.ID)
+	}
+	return s.hist.put(r)
 }
 
 // Ended finds a turn in the history.

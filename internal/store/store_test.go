@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -139,5 +140,44 @@ func TestSecondServiceIsRefused(t *testing.T) {
 	defer s.Close()
 	if _, err := Open(filepath.Join(dir, "b"), filepath.Join(dir, "state"), Keep{}); err == nil || !strings.Contains(err.Error(), "another service") {
 		t.Errorf("two services share a history: %v", err)
+	}
+}
+
+// A turn whose end went straight into the history stays as it is there, whatever
+// its live record says; a live one that is newer goes there.
+func TestEndThatIsInTheHistoryStands(t *testing.T) {
+	s, turns := open(t)
+	for n, c := range map[int]struct {
+		live api.State
+		at   time.Duration // saved, after the one in the history
+		want api.Reason
+	}{
+		1: {api.StateOpen, time.Hour, api.ReasonStop}, // clocks are set
+		2: {api.StateFinished, -time.Hour, api.ReasonStop},
+		3: {api.StateFinished, time.Hour, api.ReasonFinished},
+	} {
+		r := record(n, 0)
+		r.Turn.Reason = api.ReasonStop
+		if err := s.PutEnded(r); err != nil {
+			t.Fatal(err)
+		}
+		r.Turn.State, r.Turn.Reason, r.SavedAt = c.live, api.ReasonFinished, r.SavedAt.Add(c.at)
+		if err := errors.Join(s.Save(r), s.Archive(r.Turn.ID)); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, err := s.Ended(r.Turn.ID); !ok || err != nil || got.Turn.Reason != c.want || !got.Turn.State.Terminal() {
+			t.Errorf("turn %d: %s for %s (%v), want %s", n, got.Turn.State, got.Turn.Reason, err, c.want)
+		}
+	}
+	r := record(4, 0)
+	r.Turn.State = api.StateOpen
+	if err := s.Save(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Archive(r.Turn.ID); err == nil {
+		t.Error("a turn that is open was moved to the history")
+	}
+	if es, _ := os.ReadDir(turns); len(es) != 1 || es[0].Name() != r.Turn.ID {
+		t.Errorf("left in the runtime directory: %v", es)
 	}
 }
