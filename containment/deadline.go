@@ -57,6 +57,27 @@ func (t *turn) notStopping(process string) {
 	}
 }
 
+// noteFor is how long a process is not ended yet while it is written down what ends it: a
+// disk that is slow is not waited for.
+const noteFor = 100 * time.Millisecond
+
+// noteSoon writes down what ends a process, so that the next service knows, and gives
+// that a little time.
+func (m *Manager) noteSoon(t *turn) (saved <-chan struct{}) {
+	done := make(chan struct{})
+	m.wg.Go(func() {
+		defer close(done)
+		if err := m.save(t); err != nil {
+			m.log.Warn("save the record of a turn", "turn", t.id, "error", err)
+		}
+	})
+	select {
+	case <-done:
+	case <-time.After(noteFor):
+	}
+	return done
+}
+
 // disarm stops the clock of a process that has ended; the lock is held.
 func (p *process) disarm() {
 	if p.timer != nil {

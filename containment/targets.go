@@ -51,6 +51,7 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 		t.mu.Lock()
 		t.stopping(proc)
 		t.mu.Unlock()
+		defer awaitSaved(m.noteSoon(t)) // whoever is told that it ended may rely on that
 	}
 	k, err := h.EndLaunch(context.WithoutCancel(ctx), proc, stop, grace, m.cfg.Bound, req.DescendantsOnly)
 	if err != nil || len(k.Survivors) > 0 || k.EmptyAt.IsZero() {
@@ -60,6 +61,7 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 		t.mu.Lock()
 		t.notStopping(proc)
 		t.mu.Unlock()
+		_ = m.noteSoon(t)
 		return a, asAPI(err, api.CodeInternal, "end "+proc)
 	}
 	a.Ended = k.Seen

@@ -64,7 +64,7 @@ func TestReceiptTellsWhatWasStopped(t *testing.T) {
 		needCgroups(t, g)
 		s := serve(t, g, options{})
 		x := s.begin(t, api.BeginRequest{})
-		f := files(t, "ended", "job", "left")
+		f := files(t, "ended", "job", "left", "late")
 		for _, file := range f {
 			x.launch(helper(t, "beat", file))
 		}
@@ -81,16 +81,19 @@ func TestReceiptTellsWhatWasStopped(t *testing.T) {
 		if err != nil || j.Status.EndedBy != api.EndedByStop {
 			t.Errorf("stop a job: %+v (%v)", j, err)
 		}
+		if a, err := s.EndProcess(t.Context(), x.ID, "p4", api.EndProcessRequest{}); err != nil || a.Status.EndedBy != api.EndedByStop {
+			t.Errorf("end p4: %+v (%v)", a, err)
+		}
 		s.kill()
 		s.restart()
 		r := x.abandon(0)
-		stopped(t, heart(f[0]), heart(f[1]), heart(f[2]))
-		for i, want := range []string{"stop", "stop", "kill"} {
+		stopped(t, heart(f[0]), heart(f[1]), heart(f[2]), heart(f[3]))
+		for i, want := range []string{"stop", "stop", "kill", "stop"} {
 			if by := r.Processes[i].EndedBy; by != want {
 				t.Errorf("p%d was ended by %q, want %q", i+1, by, want)
 			}
 		}
-		if r.Counts.AlreadyGone != 2 {
+		if r.Counts.AlreadyGone != 3 {
 			t.Errorf("%+v", r.Counts)
 		}
 	})
