@@ -15,9 +15,13 @@ import (
 // JSON. Fields are the same in whatever case, as encoding/json has it; names in a
 // map are not.
 func noneTwice(body []byte, req any) error {
-	s := names{b: body, root: reflect.TypeOf(req)}
+	s := names{d: json.NewDecoder(bytes.NewReader(body)), root: reflect.TypeOf(req)}
+	s.d.UseNumber() // or one that no float64 holds would end the walk
 	s.value()
-	if s.twice == nil {
+	switch {
+	case s.err != nil:
+		return badJSON(s.err)
+	case s.twice == nil:
 		return nil
 	}
 	return api.Errorf(api.CodeBadRequest, "field %q is there twice", clip(*s.twice)).WithRemedy("say it once")
@@ -25,96 +29,58 @@ func noneTwice(body []byte, req any) error {
 
 // names is a walk over valid JSON that looks at the names in it.
 type names struct {
-	b     []byte
-	at    int
+	d     *json.Decoder
 	root  reflect.Type
 	path  []string // down to where it is: names, and "" for what is in an array
 	twice *string
+	err   error
 }
 
-func (s *names) value() {
-	switch s.peek() {
-	case '{':
-		s.at++
-		s.object()
-	case '[':
-		s.at++
-		s.path = append(s.path, "")
-		for s.more(']') {
-			s.value()
-		}
-		s.path = s.path[:len(s.path)-1]
-	case '"':
-		s.text()
-	default: // a number, or a word
-		for s.at < len(s.b) && !strings.ContainsRune(",]} \t\r\n", rune(s.b[s.at])) {
-			s.at++
-		}
+func (s *names) token() (t json.Token) {
+	if s.err == nil {
+		t, s.err = s.d.Token()
 	}
+	return t
+}
+
+// more tells whether there is more of an array or object that is worth a look.
+func (s *names) more() bool { return s.twice == nil && s.err == nil && s.d.More() }
+
+func (s *names) value() {
+	switch s.token() {
+	case json.Delim('{'):
+		s.object()
+	case json.Delim('['):
+		for s.more() {
+			s.below("")
+		}
+		s.token()
+	}
+}
+
+func (s *names) below(name string) {
+	s.path = append(s.path, name)
+	s.value()
+	s.path = s.path[:len(s.path)-1]
 }
 
 func (s *names) object() {
 	seen, folded := map[string]bool{}, map[string]bool{}
 	known, fields := false, false // whether it is one of fields
-	for s.more('}') {
-		name := s.name()
+	for s.more() {
+		name, _ := s.token().(string)
 		f := fold(name)
 		if !seen[name] && folded[f] && !known {
 			known, fields = true, s.ofFields()
 		}
 		if seen[name] || folded[f] && fields {
-			s.twice, s.at = &name, len(s.b)
+			s.twice = &name
 			return
 		}
 		seen[name], folded[f] = true, true
-		s.path = append(s.path, name)
-		s.value()
-		s.path = s.path[:len(s.path)-1]
+		s.below(name)
 	}
-}
-
-// peek is the next byte that is no space; 0 at the end.
-func (s *names) peek() byte {
-	for s.at < len(s.b) && strings.IndexByte(" \t\r\n,:", s.b[s.at]) >= 0 {
-		s.at++
-	}
-	if s.at == len(s.b) {
-		return 0
-	}
-	return s.b[s.at]
-}
-
-// more tells whether something comes before the end of an array or object, which it
-// goes past.
-func (s *names) more(end byte) bool {
-	c := s.peek()
-	if c == end {
-		s.at++
-	}
-	return c != 0 && c != end
-}
-
-// text goes past a string, and returns it with its quotes.
-func (s *names) text() []byte {
-	from := s.at
-	for s.at++; s.at < len(s.b) && s.b[s.at] != '"'; s.at++ {
-		if s.b[s.at] == '\\' {
-			s.at++
-		}
-	}
-	s.at = min(s.at+1, len(s.b))
-	return s.b[from:s.at]
-}
-
-func (s *names) name() string {
-	s.peek()
-	text := s.text()
-	if bytes.IndexByte(text, '\\') < 0 && len(text) >= 2 {
-		return string(text[1 : len(text)-1])
-	}
-	var name string
-	_ = json.Unmarshal(text, &name)
-	return name
+	s.token()
 }
 
 // fold is a name in one case.
