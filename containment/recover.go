@@ -174,6 +174,9 @@ func (m *Manager) carry(t *turn, r Record, h Hold, v api.Verdict, seen error) er
 		}
 		return nil
 	}
+	if h == nil {
+		t.remember(m.cfg.Host.Recall(t.id, r.Facts)) // what was written before is known all the same
+	}
 	m.show(t, seen)
 	return seen
 }

@@ -68,6 +68,9 @@ func runServe(ctx context.Context, o serveOptions) error {
 		Own: hold.OwnAttributes(), Outputs: kept, Events: log, Upkeep: host, History: st.History, Recorded: st.Has, Spare: spareFor, Tend: func() { tend.tend() }, Retention: o.Retention, OutputRoom: o.OutputRoom})
 	tend.m = m
 	spare := keepSpareFiles()
+	if err := m.Unearth(ctx, log.Gone()); err != nil {
+		o.Log.Error("some turns of an earlier boot, whose records went with it, are not known any more", "error", err)
+	}
 	err = m.Recover(context.WithoutCancel(ctx)) // a stop does not make keepers look gone
 	spare.free()
 	if err != nil {

@@ -179,8 +179,12 @@ func (x *scene) wantWritten(r api.Receipt) {
 func (x *scene) wantShown() {
 	x.t.Helper()
 	x.procLives()
-	if v := x.look(x.turn.ID); !has(v.Degraded, "unverifiable") {
+	v := x.look(x.turn.ID)
+	if !has(v.Degraded, "unverifiable") {
 		x.t.Errorf("degraded %q", v.Degraded)
+	}
+	if n := len(v.Processes); n == 0 || v.Processes[n-1].ID != x.proc.ID || v.Processes[n-1].Status.State != api.ProcessRunning {
+		x.t.Errorf("its processes are shown as %+v", v.Processes)
 	}
 	if e := x.entry(x.turn.ID); e.Standing != api.StandingUnverified || e.Why == "" || e.Remedy == "" {
 		x.t.Errorf("its record is told as %+v", e)

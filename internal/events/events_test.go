@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -101,6 +102,36 @@ func TestKeysAreForgottenWithTheirTurn(t *testing.T) {
 	l.Add("", api.Event{Turn: "t2"})
 	l.Add("", api.Event{Turn: "t2"}) // "" is no key
 	shut(t, l)
+}
+
+func TestTurnsOfAnEarlierBootAreToldUntilForgotten(t *testing.T) {
+	dir := t.TempDir()
+	boot := func(id string) func(*Config) { return func(c *Config) { c.Boot = id } }
+	gone := func(l *Log, want map[string]string) *Log {
+		t.Helper()
+		if got := l.Gone(); !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		return l
+	}
+	l := opened(t, dir, boot("a"))
+	for _, turn := range []string{"t1", "t2", "t3"} {
+		l.Add("begun", api.Event{Turn: turn})
+	}
+	l.Forget("t3")
+	shut(t, gone(l, nil))
+	l = gone(opened(t, dir, boot("a")), nil)
+	shut(t, l)
+	l = gone(opened(t, dir, boot("b")), map[string]string{"t1": "a", "t2": "a"})
+	l.Add("begun", api.Event{Turn: "t4"})
+	l.Forget("t1")
+	shut(t, l)
+	l = gone(opened(t, dir, boot("b")), map[string]string{"t2": "a"}) // what was not dealt with then
+	shut(t, l)
+	l = gone(opened(t, dir, boot("c")), map[string]string{"t2": "a", "t4": "b"})
+	l.Retain(func(string) bool { return false })
+	shut(t, gone(l, nil))
+	shut(t, gone(opened(t, dir, boot("d")), nil))
 }
 
 func TestWaitIsWoken(t *testing.T) {

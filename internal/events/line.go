@@ -26,6 +26,8 @@ type head struct {
 	Base int64  `json:"base"` // the numbers up to here were given before
 	// Keys are those of turns that were not forgotten, from the segments before.
 	Keys map[string][]string `json:"keys,omitempty"`
+	// Gone are those of them that are of earlier boots, and which.
+	Gone map[string]string `json:"gone,omitempty"`
 }
 
 // maxLine bounds an event's line: its parts are bounded, see clip.

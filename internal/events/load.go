@@ -2,10 +2,12 @@ package events
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -46,6 +48,11 @@ func (l *Log) load() error {
 	end, whole := l.replay()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		l.trouble, whole = err, false
+	}
+	if end.boot != "" && end.boot != l.cfg.Boot {
+		for turn := range l.keys {
+			l.gone[turn] = cmp.Or(l.gone[turn], end.boot)
+		}
 	}
 	n := len(segs)
 	if n > 0 {
@@ -200,6 +207,7 @@ func (l *Log) learn(v line, t *tail) {
 	case v.Head != nil:
 		t.boot = v.Head.Boot
 		l.last = max(l.last, v.Head.Base)
+		maps.Copy(l.gone, v.Head.Gone)
 		for turn, keys := range v.Head.Keys {
 			for _, k := range keys {
 				l.enterKey(turn, k)
@@ -207,6 +215,7 @@ func (l *Log) learn(v line, t *tail) {
 		}
 	case v.Forget != "":
 		delete(l.keys, v.Forget)
+		delete(l.gone, v.Forget)
 	case v.Event != nil:
 		l.enterKey(v.Turn, v.Key)
 	}

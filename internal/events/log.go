@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -51,8 +52,9 @@ type Log struct {
 	recent  []entry
 	done    int // so many of them are on disk
 	keys    map[string]map[string]struct{}
-	segs    []segment     // oldest first
-	changed chan struct{} // closed and replaced when visible or written rise
+	gone    map[string]string // turns of earlier boots that were not forgotten, and their boots
+	segs    []segment         // oldest first
+	changed chan struct{}     // closed and replaced when visible or written rise
 	dropped int64
 
 	trouble error     // why the disk takes nothing; nil: it does
@@ -89,7 +91,7 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, keys: map[string]map[string]struct{}{}, changed: make(chan struct{}), wake: make(chan struct{}, 1),
+	l := &Log{cfg: cfg, keys: map[string]map[string]struct{}{}, gone: map[string]string{}, changed: make(chan struct{}), wake: make(chan struct{}, 1),
 		closing: make(chan struct{}), stopped: make(chan struct{})}
 	if err := l.load(); err != nil {
 		return nil, err
@@ -191,7 +193,16 @@ func (l *Log) Forget(turn string) {
 		return
 	}
 	delete(l.keys, turn)
+	delete(l.gone, turn)
 	l.push(entry{forget: turn, event: api.Event{Seq: l.queued}})
+}
+
+// Gone are the turns of earlier boots that were not forgotten, and their boots:
+// their service ended with the host.
+func (l *Log) Gone() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.gone)
 }
 
 // Retain forgets every turn that is not known any more: one whose service ended

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,7 +197,7 @@ func (e entry) first() int64 {
 func (l *Log) head(e entry) *head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := &head{Boot: l.cfg.Boot, Base: e.first() - 1, Keys: map[string][]string{}}
+	h := &head{Boot: l.cfg.Boot, Base: e.first() - 1, Keys: map[string][]string{}, Gone: maps.Clone(l.gone)}
 	type key struct{ turn, key string }
 	waiting := map[key]bool{}
 	for _, p := range l.recent[l.done:] {

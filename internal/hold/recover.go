@@ -125,7 +125,7 @@ func (h *Host) openLeader(rec api.Identity) (leader, api.Verdict, []string) {
 // Recall tells what the keeper of a turn had written down. Its turn may be of
 // another boot, so nothing else is looked at.
 func (h *Host) Recall(turn string, facts containment.Facts) containment.Hold {
-	if !facts.Begun() {
+	if !facts.Begun() || facts.Keeper.PID == 0 {
 		return nil
 	}
 	x := h.newHold(turn, facts, containment.Hooks{})

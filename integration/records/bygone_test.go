@@ -1,0 +1,119 @@
+package records
+
+import (
+	"bytes"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pinfold.dev/api"
+	"pinfold.dev/client"
+)
+
+// A reboot takes the runtime directory along, where that is in /run. What the log of
+// events in the state directory tells of the turns is enough to close them, once.
+func TestRebootTakesTheRecordsAlong(t *testing.T) {
+	s := serve(t)
+	canary := newCanary(t, "")
+	open, over, done := s.begin(api.BeginRequest{Label: "open", Session: "chat"}), s.begin(api.BeginRequest{Label: "over"}), s.begin(api.BeginRequest{})
+	s.launch(open.ID, "exec sleep 100000")
+	s.exits(open.ID, "exit 5")
+	s.launch(over.ID, "exec sleep 100000")
+	if _, err := s.Finish(t.Context(), over.ID, api.FinishRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Abandon(t.Context(), done.ID, api.AbandonRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what is over is in the history", func() bool { return s.entry(done.ID).Turn == "" })
+	job, err := s.StartJob(t.Context(), api.JobRequest{Launch: api.LaunchRequest{Argv: []string{"sleep", "100000"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kill()
+	for _, v := range []string{open.Cgroup, over.Cgroup, filepath.Dir(filepath.Dir(job.Cgroup))} {
+		remove(t, v)
+	}
+	if err := os.RemoveAll(s.dir + "/run"); err != nil {
+		t.Fatal(err)
+	}
+	s.logOfAnotherBoot()
+	s.start()
+	s.closedAfterBoot(open, over, done, job)
+	told := s.ends()
+	if told != 4 {
+		t.Errorf("%d ends are told of 4", told)
+	}
+	s.kill()
+	s.start()
+	if again := s.ends(); again != told {
+		t.Errorf("%d ends are told after another restart, %d before", again, told)
+	}
+	canary.lives()
+}
+
+func (s *service) closedAfterBoot(open, over, done api.Turn, job api.Job) {
+	s.t.Helper()
+	v, r := s.look(open.ID), s.receipt(open.ID)
+	if v.State != api.StateLost || v.Label != "open" || v.Session != "chat" || v.Owner != open.Owner || r.Complete || !has(r.Notes, "rebooted") {
+		s.t.Errorf("%+v, receipt %+v", v, r)
+	}
+	if len(v.Processes) != 2 || v.Processes[0].Status.State != api.ProcessLost || v.Processes[1].Status != (api.Status{State: api.ProcessExited, Code: 5}) {
+		s.t.Errorf("its processes: %+v", v.Processes)
+	}
+	if v := s.look(over.ID); v.State != api.StateFinished || s.receipt(over.ID).Complete {
+		s.t.Errorf("what was over: %+v", v)
+	}
+	if r := s.receipt(done.ID); !r.Complete {
+		s.t.Errorf("what is in the history: %+v", r)
+	}
+	if j, err := s.Job(s.t.Context(), job.ID); err != nil || j.State != api.JobEnded || j.Status.State != api.ProcessLost {
+		s.t.Errorf("the job: %+v (%v)", j, err)
+	}
+}
+
+// ends counts the ends of turns and jobs that were told.
+func (s *service) ends() (n int) {
+	s.t.Helper()
+	ev, err := s.Events(s.t.Context(), client.EventQuery{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer ev.Close()
+	for {
+		e, err := ev.Next()
+		if err != nil {
+			return n
+		}
+		if e.Kind == api.EventEnded || e.Kind == api.EventJob && e.Message == "ended" {
+			n++
+		}
+	}
+}
+
+// logOfAnotherBoot makes the log of events what an earlier boot has written.
+func (s *service) logOfAnotherBoot() {
+	s.t.Helper()
+	all, err := filepath.Glob(s.dir + "/state/events/*.log")
+	if err != nil || len(all) == 0 {
+		s.t.Fatal(all, err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range all {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		head, rest, _ := bytes.Cut(b, []byte("\n"))
+		head, _, _ = bytes.Cut(bytes.ReplaceAll(head, bytes.TrimSpace(boot), []byte("00000000-0000-4000-8000-000000000000")), []byte(`,"sum":`))
+		head = fmt.Appendf(head, ",\"sum\":\"%08x\"}\n", crc32.ChecksumIEEE(head))
+		if err := os.WriteFile(f, append(head, rest...), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
