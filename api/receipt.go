@@ -100,6 +100,18 @@ type Leftover struct {
 	RSS     int64    `json:"rss_bytes"`
 }
 
+// Reaped is a process that ran on when its turn was finished, and was ended with it.
+type Reaped struct {
+	PID     int    `json:"pid"`
+	Process string `json:"process,omitempty"` // the launch it descends from
+	Comm    string `json:"comm"`
+	AgeMS   int64  `json:"age_ms"`
+	// Verdict is gone when it was seen to have ended; owned when it survives;
+	// unverifiable when nobody has seen its end.
+	Verdict  Verdict  `json:"verdict"`
+	Evidence []string `json:"evidence"` // where it was seen, and by what its end
+}
+
 // Outside is something seen that belongs to the turn's story but is not in
 // its cgroup. It is reported; only what Ended says was ended.
 type Outside struct {
@@ -165,6 +177,9 @@ type Receipt struct {
 	Counts    Counts           `json:"counts"`
 	Processes []ReceiptProcess `json:"processes"`
 	Leftovers []Leftover       `json:"leftovers"`
+	// Reaped are those that ran on when the turn was finished, and were ended, since
+	// it reaps its leftovers; what was launched is among Processes. 64 at most.
+	Reaped []Reaped `json:"reaped,omitempty"`
 	// Jobs are those of the turn, as they were when it ended.
 	Jobs      []Job      `json:"jobs,omitempty"`
 	Outside   []Outside  `json:"outside"`

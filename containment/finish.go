@@ -50,6 +50,9 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 		r.Notes = append(r.Notes, "list leftovers: "+err.Error())
 	}
 	left := leftovers(stillThere(h, members, e.Keep))
+	if !e.Keep {
+		t.reaps(r, members)
+	}
 	if !e.Keep || (len(left) == 0 && err == nil) {
 		m.end(t, e, r) // kills what is left, or finds that nothing is
 		return

@@ -45,6 +45,7 @@ func (t *turn) fill(r *api.Receipt, empty bool) {
 	for _, j := range t.jobs {
 		r.Jobs = append(r.Jobs, t.showJob(j))
 	}
+	settleReaped(r, empty)
 	countRefused(r)
 	r.Counts.Survivors = len(r.Survivors)
 	r.Counts.Ended = max(r.Counts.Ended, ours+len(r.Survivors)) // what was ended where it had gone was not seen

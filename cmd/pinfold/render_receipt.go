@@ -21,6 +21,7 @@ func renderReceipt(r api.Receipt, st style) string {
 		evidenceText(r, st),
 		countsText(r.Counts, st),
 		leftoversText(r, st),
+		reapedText(r.Reaped, st),
 		outsideText(r.Outside, st),
 		refusedText(r, st),
 		survivorsText(r.Survivors, st),
@@ -175,6 +176,17 @@ func leftoversText(r api.Receipt, st style) string {
 		t.add(num(l.PID), size(l.RSS), ageMS(l.AgeMS), l.Process, name)
 	}
 	return head + t.render(st)
+}
+
+func reapedText(all []api.Reaped, st style) string {
+	if len(all) == 0 {
+		return ""
+	}
+	t := table{indent: "    ", right: map[int]bool{0: true, 1: true}}
+	for _, o := range all {
+		t.add(num(o.PID), ageMS(o.AgeMS), o.Process, o.Comm, string(o.Verdict))
+	}
+	return fmt.Sprintf("\n  still running when it finished, and reaped: %d\n", len(all)) + t.render(st)
 }
 
 func outsideText(out []api.Outside, st style) string {

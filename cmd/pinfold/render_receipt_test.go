@@ -89,6 +89,8 @@ func TestRenderReceipt(t *testing.T) {
 	finished.State, finished.Reason, finished.Mechanism, finished.Rounds = api.StateFinished, api.ReasonFinished, "none", 0
 	finished.TermAt, finished.KilledAt, finished.SeenEmptyAt, finished.Processes = nil, nil, nil, nil
 	finished.Leftovers, finished.LeftoversEndedAt = incompleteReceipt().Leftovers, at(90_000)
+	reaped := completeReceipt()
+	reaped.Reaped = []api.Reaped{{PID: 78, Process: "p1", Comm: "make", AgeMS: 60_000, Verdict: api.VerdictGone}, {PID: 4800, Comm: "dd\x1b", AgeMS: 9, Verdict: api.VerdictOwned}}
 	for _, c := range []struct {
 		name string
 		r    api.Receipt
@@ -99,6 +101,7 @@ func TestRenderReceipt(t *testing.T) {
 		{"incomplete.txt", incompleteReceipt(), style{utf8: true, width: 80}},
 		{"incomplete-colour.txt", incompleteReceipt(), style{color: true}},
 		{"finished.txt", finished, style{utf8: true}},
+		{"reaped.txt", reaped, style{}},
 	} {
 		t.Run(c.name, func(t *testing.T) { golden(t, c.name, renderReceipt(c.r, c.st)) })
 	}

@@ -57,6 +57,39 @@ func TestReceiptTellsItsEvidence(t *testing.T) {
 	})
 }
 
+// What a turn reaps as it is finished is named, launched processes in their rows.
+func TestReceiptNamesWhatWasReaped(t *testing.T) {
+	eachGrade(t, func(t *testing.T, g api.Grade) {
+		s := serve(t, g, options{})
+		x := s.begin(t, api.BeginRequest{})
+		f := files(t, "leader", "child", "daemon")
+		p := x.launch(helper(t, "setsid", f[0], f[1]))
+		x.launch(helper(t, "daemon", f[2]))
+		for _, file := range f {
+			heart(file).beating(t)
+		}
+		var m api.Tree
+		eventually(t, "who left the daemon has ended", func() bool {
+			p, err := s.Process(t.Context(), x.ID, "p2")
+			if err == nil {
+				m, err = s.Tree(t.Context(), x.ID)
+			}
+			return err == nil && p.Status.State == api.ProcessExited && len(m.Members) == 3
+		})
+		r, err := s.Finish(t.Context(), x.ID, api.FinishRequest{Leftovers: api.LeftoversReap, GraceMS: new(int64(0))})
+		if err != nil || !r.Complete || len(r.Reaped) != 2 || r.Counts.Ended != 3 {
+			t.Fatalf("%+v (%v)", r, err)
+		}
+		stopped(t, heart(f[0]), heart(f[1]), heart(f[2]))
+		for _, one := range r.Reaped {
+			member := func(m api.Member) bool { return m.PID == one.PID && m.PID != p.PID && m.Process == one.Process }
+			if !slices.ContainsFunc(m.Members, member) || one.Verdict != api.VerdictGone || len(one.Evidence) != 2 {
+				t.Errorf("%+v", one)
+			}
+		}
+	})
+}
+
 // What was stopped while the turn went on did not end by itself, and that is known
 // to the next service, too.
 func TestReceiptTellsWhatWasStopped(t *testing.T) {
