@@ -127,6 +127,28 @@ func TestRuntimeDirectoryGoesUnasked(t *testing.T) {
 	}
 }
 
+// A record alone that is removed is noticed at once, too, of a turn that was begun
+// under this service and of one that it found: the next service finds the turn, and
+// does not take it for a stray.
+func TestRecordGoesUnasked(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	x := s.begin(api.BeginRequest{})
+	p := s.launch(x.ID, "exec sleep 100000")
+	for range 2 {
+		if err := os.Remove(s.recordPath(x.ID)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is put back", func() bool { return exists(s.recordPath(x.ID)) })
+		s.exits(x.ID, "exit 3")
+		s.kill()
+		s.start()
+		if v, st := s.look(x.ID), stateOf(p.PID); v.State != api.StateOpen || v.Alive != 1 || st == 0 || st == 'Z' {
+			t.Errorf("after a restart it is %s, alive %d, its process %c", v.State, v.Alive, st)
+		}
+	}
+}
+
 // A directory of another instance that comes to the place of the service's is not
 // written to; turns are held and end all the same.
 func TestAnothersDirectoryInItsPlace(t *testing.T) {

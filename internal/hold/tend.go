@@ -128,9 +128,12 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 	f := os.NewFile(uintptr(fd), "inotify")
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { f.Close() })()
-	h.watchHome(fd)
+	w := homeWatch{fd: fd, dir: h.cfg.RuntimeDir, turns: map[int32]string{}}
 	var again time.Duration
 	var due time.Time // when it is looked again, whatever happens meanwhile; zero: all is well
+	if !w.all(watched) {
+		due = time.Now()
+	}
 	for buf := make([]byte, 16<<10); ctx.Err() == nil; {
 		if err := f.SetReadDeadline(due); err != nil {
 			return err
@@ -140,7 +143,7 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case err != nil:
 			return err
-		case !disturbing(buf[:n], socket, watched):
+		case !w.disturbing(buf[:n], socket, watched):
 			continue
 		default:
 			time.Sleep(tendSettle)
@@ -149,7 +152,7 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 			return nil
 		}
 		well := disturbed()
-		h.watchHome(fd)
+		w.all(watched)
 		if again = min(max(2*again, tendLeast), tendMost); well {
 			again = 0
 		}
@@ -160,20 +163,63 @@ func (h *Host) Guard(ctx context.Context, socket string, watched func(turn strin
 	return nil
 }
 
-// watchHome watches what there is; one that is watched already stays so.
-func (h *Host) watchHome(fd int) {
-	_, _ = syscall.InotifyAddWatch(fd, h.cfg.RuntimeDir, tendMask|syscall.IN_MODIFY)
-	_, _ = syscall.InotifyAddWatch(fd, filepath.Join(h.cfg.RuntimeDir, "turns"), tendMask)
+// homeWatch is what inotify tells of: the runtime directory, that of all turns, and
+// each turn's, in which nothing but the record is looked after. For those there may be
+// no room (fs.inotify.max_user_watches): a record alone is missed later then.
+type homeWatch struct {
+	fd    int
+	dir   string
+	turns map[int32]string // by watch
+}
+
+// all watches what there is; what is watched already stays so. False: the record of a
+// turn has gone before.
+func (w *homeWatch) all(watched func(turn string) bool) (well bool) {
+	all := filepath.Join(w.dir, "turns")
+	_, _ = syscall.InotifyAddWatch(w.fd, w.dir, tendMask|syscall.IN_MODIFY)
+	_, _ = syscall.InotifyAddWatch(w.fd, all, tendMask|syscall.IN_CREATE)
+	entries, _ := os.ReadDir(all)
+	well = true
+	for _, e := range entries {
+		well = w.turn(e.Name(), watched) && well
+	}
+	return well
+}
+
+// turn watches a turn's directory for removals only: a record that is saved takes the
+// place of the one before, which wakes nobody. False: the record has gone before.
+func (w *homeWatch) turn(name string, watched func(turn string) bool) (well bool) {
+	if !turnDirs.MatchString(name) {
+		return true
+	}
+	dir := filepath.Join(w.dir, "turns", name)
+	wd, err := syscall.InotifyAddWatch(w.fd, dir, syscall.IN_DELETE|syscall.IN_ONLYDIR)
+	if err == nil {
+		w.turns[int32(wd)] = name
+	}
+	_, err = os.Lstat(filepath.Join(dir, "record.json"))
+	return !errors.Is(err, fs.ErrNotExist) || !watched(name)
 }
 
 // disturbing tells whether what inotify says concerns what the service rests on.
-func disturbing(b []byte, socket string, watched func(turn string) bool) bool {
+func (w *homeWatch) disturbing(b []byte, socket string, watched func(turn string) bool) bool {
 	for len(b) >= syscall.SizeofInotifyEvent {
-		mask, size := binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
+		wd, mask, size := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
 		end := min(len(b), syscall.SizeofInotifyEvent+size)
 		name := strings.TrimRight(string(b[syscall.SizeofInotifyEvent:end]), "\x00")
 		b = b[end:]
+		of := w.turns[wd]
 		switch {
+		case mask&syscall.IN_IGNORED != 0:
+			delete(w.turns, wd)
+		case of != "":
+			if name == "record.json" && watched(of) {
+				return true
+			}
+		case mask&syscall.IN_CREATE != 0:
+			if !w.turn(name, watched) {
+				return true
+			}
 		case mask&(syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_Q_OVERFLOW) != 0:
 			return true
 		case name == markFile || name == homeFile || name == LockFile || name == "turns" || name == socket:
