@@ -26,8 +26,9 @@ func (a *app) abandonCmd() *cobra.Command {
 		Use:   "abandon TURN | --session SESSION | --meta KEY=VALUE | --owner USER",
 		Short: "End a turn: every process of it, nothing else",
 		Long: `End a turn: every process of it, and nothing else. Waits until the turn is
-seen empty, and prints the receipt. A second call prints the first receipt. With
---session, --meta or --owner, which may not be blank, end each turn that it names.
+seen empty, and prints the receipt. A second call waits for the ending that was asked
+for first, with the grace of that, and prints its receipt. With --session, --meta or
+--owner, which may not be blank, end each turn that it names.
 
 With --dry-run nothing is touched: what would be ended is listed, on what
 evidence, and what would be kept or refused.
