@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"pinfold.dev/api"
 	"pinfold.dev/pidfd"
@@ -130,11 +131,19 @@ func (w *walk) lives(p *Process) bool {
 }
 
 // lister gives the way to list children: the kernel's lists, or one scan of all
-// processes for this pass.
+// processes for this pass. A process that is hidden from us (hidepid, proc(5)) may
+// have children that are not: those that are seen are returned with the error.
 func (w *walk) lister(ctx context.Context) (func(*Process) ([]int, error), error) {
 	_, err := w.k.children(w.root.ref)
 	if !errors.Is(err, errors.ErrUnsupported) {
-		return func(p *Process) ([]int, error) { return w.k.children(p.ref) }, nil
+		scan := sync.OnceValue(func() map[int][]int { all, _, _ := w.k.parents(ctx); return all })
+		return func(p *Process) ([]int, error) {
+			list, err := w.k.children(p.ref)
+			if err != nil && w.lives(p) {
+				list = scan()[p.rec.PID]
+			}
+			return list, err
+		}, nil
 	}
 	all, blind, err := w.k.parents(ctx)
 	if err != nil && all == nil {

@@ -216,6 +216,15 @@ func (d *drive) try(ctx context.Context, name string, do func(api.Turn)) (out tr
 			wrong("%s does not beat", b)
 		}
 	}
+	if tree, err := d.Tree(ctx, v.ID); err != nil {
+		wrong("tree: %v", err)
+	} else {
+		for i, id := range []string{"p1", "p2", "p4", "p5"} { // p3 has gone
+			if !slices.ContainsFunc(tree.Members, func(m api.Member) bool { return m.Process == id && m.PID > 0 }) {
+				wrong("the tree does not have %s, which is %s: %+v", id, []string{"beat", "setsid", "regroup", "termproof"}[i], tree.Members)
+			}
+		}
+	}
 	do(v)
 	grace := int64(50)
 	r, err := d.Abandon(ctx, v.ID, api.AbandonRequest{GraceMS: &grace})

@@ -50,6 +50,9 @@ func (x *bare) look(ctx context.Context) (*view, error) {
 		err = x.observe(ctx, root, launches, v)
 	}
 	if err == nil {
+		if !v.whole { // a launched process may be hidden from us (hidepid), its handle is not
+			x.addHeld(ctx, launches, v)
+		}
 		return v, nil
 	}
 	if !x.keeperDead() {
@@ -58,23 +61,32 @@ func (x *bare) look(ctx context.Context) (*view, error) {
 	}
 	v.whole = false
 	v.notes = append(v.notes, "the keeper is gone: only launched processes, and who is below them, can be found")
+	x.addHeld(ctx, launches, v)
+	x.addWards(v)
+	return v, nil
+}
+
+// addHeld adds the launched processes that were not seen, and who is below them.
+func (x *bare) addHeld(ctx context.Context, launches map[int]string, v *view) {
+	seen := map[int]bool{}
+	for _, m := range v.members {
+		seen[m.Identity().PID] = true
+	}
 	for id, h := range x.held() {
+		if over, err := h.Exited(); err == nil && over || seen[h.PID()] {
+			continue
+		}
 		p, err := x.host.fb.HoldHandle(h)
 		if err != nil {
 			v.notes = append(v.notes, fmt.Sprintf("%s: %v", id, err))
 			continue
 		}
 		v.done = append(v.done, func() { p.Close() })
-		if over, err := h.Exited(); err == nil && over {
-			continue
-		}
 		v.members = append(v.members, seenMember{p, comm(h.PID()), 0, id, 0})
 		if err := x.observe(ctx, p, launches, v); err != nil {
 			v.notes = append(v.notes, fmt.Sprintf("below %s: %v", id, err))
 		}
 	}
-	x.addWards(v)
-	return v, nil
 }
 
 // addWards adds those that were seen below launches before, and live.
