@@ -42,6 +42,7 @@ func (m *Manager) Unearth(ctx context.Context, gone map[string]string) error {
 		if r.Turn.ID == "" { // nothing of it is kept but its name
 			continue
 		}
+		m.findOutputs(r)
 		if err := m.cfg.Records.Save(*r); err != nil {
 			errs = append(errs, fmt.Errorf("turn %s: %w", id, err))
 		}
@@ -62,6 +63,24 @@ func (m *Manager) replay(ctx context.Context, found map[string]*Record) error {
 			}
 		}
 		at = next
+	}
+}
+
+// findOutputs enters which output of the record's processes is kept.
+func (m *Manager) findOutputs(r *Record) {
+	for i := range r.Turn.Processes {
+		p := &r.Turn.Processes[i]
+		p.Output = map[api.StreamName]api.StreamStatus{}
+		for _, s := range []api.StreamName{api.StreamStdout, api.StreamStderr} {
+			o, err := m.cfg.Outputs.Open(r.Turn.ID, p.ID, s)
+			if err != nil {
+				continue
+			}
+			if st, _, err := o.Status(); err == nil {
+				p.Output[s] = st
+			}
+			_ = o.Close()
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,7 +19,11 @@ func TestRebootTakesTheRecordsAlong(t *testing.T) {
 	s := serve(t)
 	canary := newCanary(t, "")
 	open, over, done := s.begin(api.BeginRequest{Label: "open", Session: "chat"}), s.begin(api.BeginRequest{Label: "over"}), s.begin(api.BeginRequest{})
-	s.launch(open.ID, "exec sleep 100000")
+	req := api.LaunchRequest{Argv: []string{"sh", "-c", "echo said; exec sleep 100000"}, Stdio: api.Stdio{Stdout: api.Stream{Mode: api.StdioSpool}}}
+	if _, err := s.Launch(t.Context(), open.ID, req); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has said that", func() bool { return s.said(open.ID) == "said\n" })
 	s.exits(open.ID, "exit 5")
 	s.launch(over.ID, "exec sleep 100000")
 	if _, err := s.Finish(t.Context(), over.ID, api.FinishRequest{}); err != nil {
@@ -63,6 +68,9 @@ func (s *service) closedAfterBoot(open, over, done api.Turn, job api.Job) {
 	if len(v.Processes) != 2 || v.Processes[0].Status.State != api.ProcessLost || v.Processes[1].Status != (api.Status{State: api.ProcessExited, Code: 5}) {
 		s.t.Errorf("its processes: %+v", v.Processes)
 	}
+	if said := s.said(open.ID); said != "said\n" {
+		s.t.Errorf("its output is %q", said)
+	}
 	if v := s.look(over.ID); v.State != api.StateFinished || s.receipt(over.ID).Complete {
 		s.t.Errorf("what was over: %+v", v)
 	}
@@ -72,6 +80,21 @@ func (s *service) closedAfterBoot(open, over, done api.Turn, job api.Job) {
 	if j, err := s.Job(s.t.Context(), job.ID); err != nil || j.State != api.JobEnded || j.Status.State != api.ProcessLost {
 		s.t.Errorf("the job: %+v (%v)", j, err)
 	}
+}
+
+// said is what the first process of a turn has written.
+func (s *service) said(turn string) string {
+	s.t.Helper()
+	out, err := s.Output(s.t.Context(), turn, "p1", client.OutputQuery{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer out.Close()
+	b, err := io.ReadAll(out)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(b)
 }
 
 // ends counts the ends of turns and jobs that were told.
