@@ -15,7 +15,7 @@ type AbandonRequest struct {
 	// Reason is recorded; empty means stop.
 	Reason Reason `json:"reason,omitempty"`
 	// GraceMS is the time between TERM and KILL; 0 kills at once, nil means
-	// the turn's.
+	// the turn's. Of a turn that is being ended it cuts a longer one short.
 	GraceMS *int64 `json:"grace_ms,omitempty"`
 	Epoch   int64  `json:"epoch,omitempty"`
 	// Leftovers ends what a finished turn left running; without it a second

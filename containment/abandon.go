@@ -11,7 +11,8 @@ import (
 )
 
 // Abandon ends the turn and waits for the receipt. When ctx ends first, the
-// ending goes on regardless. A second call gets the first receipt.
+// ending goes on regardless. A second call gets the first receipt; while the turn is
+// being ended, one that names a shorter grace cuts that short.
 func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.AbandonRequest) (api.Receipt, error) {
 	if req.Reason == "" {
 		req.Reason = api.ReasonStop
@@ -35,9 +36,13 @@ func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.Aban
 	if req.Jobs {
 		e.Jobs = api.FateEnd
 	}
+	late := t.underWay()
 	over := t.state().Terminal() // then jobs may have been made of what it has left
 	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
 		return api.Receipt{}, err
+	}
+	if late && req.GraceMS != nil {
+		t.hurry(time.Duration(*req.GraceMS)*time.Millisecond, c.UID)
 	}
 	r, err := t.awaitReceipt(ctx)
 	if !over && t.endsJobs() {

@@ -140,9 +140,11 @@ func ask(t *turn, h Hold, grace time.Duration, r *api.Receipt) {
 	}
 	r.Counts.Ended = max(r.Counts.Ended, n)
 	fault.Point("end.termed")
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	_ = h.WaitEmpty(ctx) // what the grace leaves, the kill sees
+	over, done := t.wait(grace)
+	_ = h.WaitEmpty(over) // what the grace leaves, the kill sees
+	if note := done(); note != "" {
+		r.Notes = append(r.Notes, note)
+	}
 }
 
 // emptyNow tells whether the turn is seen empty at once.

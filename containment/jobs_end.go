@@ -203,7 +203,14 @@ func (m *Manager) endJob(t *turn, j *job, why api.Reason, a api.Actor, graceMS *
 			m.log.Warn("end a job", "turn", t.id, "error", err)
 		}
 		return
-	case !first:
+	case !first && (graceMS == nil || *graceMS > 0):
+		return
+	case !first: // at once now: who ends it already sees that
+		m.wg.Go(func() {
+			if _, err := h.EndLaunch(context.Background(), j.Process, stop, grace, m.cfg.Bound, false); err != nil {
+				m.log.Warn("end a job sooner", "turn", t.id, "process", j.Process, "error", err)
+			}
+		})
 		return
 	}
 	m.log.Info("job ending", "turn", t.id, "process", j.Process, "reason", why, "uid", a.UID, "grace", grace)

@@ -34,6 +34,7 @@ type turn struct {
 	hopeless  bool           // what its hold knows will never tell that all has ended
 	fenced    bool           // the keeper, found again, launches nothing more
 	ending    *EndRequest
+	patience  patience
 	draft     *api.Receipt  // what the receipt will say, while the cgroup is removed
 	noting    sync.Once     // the ending is written down
 	noted     chan struct{} // closed when the ending was written down, or could not be

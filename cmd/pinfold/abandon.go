@@ -27,8 +27,9 @@ func (a *app) abandonCmd() *cobra.Command {
 		Short: "End a turn: every process of it, nothing else",
 		Long: `End a turn: every process of it, and nothing else. Waits until the turn is
 seen empty, and prints the receipt. A second call waits for the ending that was asked
-for first, with the grace of that, and prints its receipt. With --session, --meta or
---owner, which may not be blank, end each turn that it names.
+for first, and prints its receipt; with a shorter --grace it cuts that of the first
+short. With --session, --meta or --owner, which may not be blank, end each turn that
+it names.
 
 With --dry-run nothing is touched: what would be ended is listed, on what
 evidence, and what would be kept or refused.
