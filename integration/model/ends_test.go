@@ -197,6 +197,7 @@ func (w *scene) endProcess(*rapid.T) {
 			k.end()
 		}
 	}
+	l.turn.amid()
 	if !a.Complete && !req.DryRun {
 		w.fatal("end %s/%s: %+v", l.turn.ID, l.id, a)
 	}

@@ -58,6 +58,7 @@ func (w *scene) made(l *launch, of []*token, v api.Job, asked time.Time) {
 	for _, k := range of {
 		k.job = j
 	}
+	l.turn.amid()
 	w.jobs = append(w.jobs, j)
 	if l.turn != nil {
 		l.turn.jobs = append(l.turn.jobs, j)

@@ -133,6 +133,14 @@ func (t *turn) leftOver() bool {
 	return t.over && !t.leftDue.IsZero() && !time.Now().Before(t.leftDue)
 }
 
+// amid notes that something was taken out of it that its receipt may have: it may have
+// ended meanwhile.
+func (t *turn) amid() {
+	if t != nil && !t.over && len(t.may()) > 0 {
+		t.clashed = true
+	}
+}
+
 // touched renews what a touch renews.
 func (t *turn) touched(at time.Time, names ...api.Reason) {
 	for _, why := range names {

@@ -229,6 +229,7 @@ func (w *scene) exit(*rapid.T) {
 	}
 	w.waitGone(l.leader(), "a process that was told to exit")
 	l.leader().end()
+	l.turn.amid()
 }
 
 // pass lets time pass.
