@@ -27,6 +27,9 @@ type app struct {
 func runMain(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
 	root := a.rootCmd()
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		a.complete(root) // it is a shell that asks
+	}
 	root.SetArgs(args)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -60,7 +63,6 @@ A turn is the unit: begin one, run processes in it, then finish or abandon it.
 		root.AddCommand(c)
 	}
 	strictHelp(root)
-	a.complete(root)
 	return root
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -147,11 +148,28 @@ func packageVars(t *testing.T, s source, d *ast.GenDecl, names map[string]token.
 				continue
 			}
 			names[n.Name] = n.Pos()
+			if slices.ContainsFunc(v.Values, compiles) {
+				t.Errorf("%s:%d: var %s is compiled at each start of a command: wrap it in sync.OnceValue", s.path, s.line(n.Pos()), n.Name)
+			}
 			if len(v.Values) == 0 && !embedded(d, v) {
 				t.Errorf("%s:%d: var %s has no value: somebody will set it, so make it a field", s.path, s.line(n.Pos()), n.Name)
 			}
 		}
 	}
+}
+
+// compiles tells a call of regexp.MustCompile.
+func compiles(v ast.Expr) bool {
+	call, ok := v.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	pkg, ok := f.X.(*ast.Ident)
+	return ok && pkg.Name == "regexp" && f.Sel.Name == "MustCompile"
 }
 
 // embedded tells a variable that go:embed fills in.

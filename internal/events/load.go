@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,7 +31,7 @@ type segment struct {
 // on no disk: more than the kernel can have kept back of them.
 const leap = 1 << 20
 
-var segmentName = regexp.MustCompile(`^([0-9]{19})\.log$`)
+var segmentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{19})\.log$`) })
 
 func segmentPath(dir string, first int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%019d.log", first))
@@ -112,7 +113,7 @@ func (l *Log) ownDir(dir string) error {
 func list(dir string) (segs []segment, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		m := segmentName.FindStringSubmatch(e.Name())
+		m := segmentName().FindStringSubmatch(e.Name())
 		if m == nil || !e.Type().IsRegular() {
 			continue
 		}

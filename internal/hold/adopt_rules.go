@@ -53,7 +53,7 @@ func (x *keeping) othersTurn(f *found) error {
 	}
 	own, _ := pidfd.OwnCgroups()
 	for at := f.line; at != "/" && at != "."; at = path.Dir(at) {
-		name := turnDirs.FindStringSubmatch(path.Base(at))
+		name := turnDirs().FindStringSubmatch(path.Base(at))
 		if name == nil {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"pinfold.dev/api"
 	"pinfold.dev/cgroup"
@@ -38,7 +39,7 @@ const (
 	homeFile = "instance.json"
 )
 
-var instanceName = regexp.MustCompile(`^[0-9a-f]{8}$`)
+var instanceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}$`) })
 
 // home is which directory a mark belongs to.
 type home struct {
@@ -119,7 +120,7 @@ func readMark(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if b = bytes.TrimSpace(b); !instanceName.Match(b) {
+	if b = bytes.TrimSpace(b); !instanceName().Match(b) {
 		return "", fmt.Errorf("read %s: no mark is in it", path)
 	}
 	return string(b), nil
@@ -136,7 +137,7 @@ func readHome(dir string) (h home, err error) {
 		return h, err
 	case h.Schema > homeSchema:
 		return h, fmt.Errorf("read %s: it has schema %d, this service knows %d: %w", path, h.Schema, homeSchema, containment.ErrNewer)
-	case !instanceName.MatchString(h.Mark) || h.Place.Ino == 0:
+	case !instanceName().MatchString(h.Mark) || h.Place.Ino == 0:
 		return h, fmt.Errorf("read %s: no mark is in it", path)
 	}
 	return h, nil
@@ -232,7 +233,7 @@ func isCopy(own, named string) bool {
 // markOf is the mark in a nonce.
 func markOf(nonce string) (string, bool) {
 	m, _, ok := strings.Cut(nonce, ".")
-	return m, ok && instanceName.MatchString(m)
+	return m, ok && instanceName().MatchString(m)
 }
 
 // another says why a record is none of this instance's: it has another's mark, or

@@ -42,7 +42,7 @@ func marked(t *testing.T) (dir, mark string) {
 		t.Fatal(err)
 	}
 	in, err := openInstance(dir, "b1")
-	if err != nil || len(in.notes) > 0 || !instanceName.MatchString(in.mark) {
+	if err != nil || len(in.notes) > 0 || !instanceName().MatchString(in.mark) {
 		t.Fatal(in, err)
 	}
 	return dir, in.mark

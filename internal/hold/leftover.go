@@ -21,7 +21,7 @@ func (h *Host) LeftOver(ctx context.Context, standing func(turn string) api.Stan
 			continue
 		}
 		for _, e := range entries {
-			m := turnDirs.FindStringSubmatch(e.Name())
+			m := turnDirs().FindStringSubmatch(e.Name())
 			if m == nil {
 				continue
 			}
@@ -105,7 +105,7 @@ func (h *Host) leftDirs(ctx context.Context, standing func(turn string) api.Stan
 	for _, e := range entries {
 		id := e.Name()
 		s := standing(id)
-		if m := turnDirs.FindStringSubmatch(id); m == nil || m[1] != id || s == api.StandingLive {
+		if m := turnDirs().FindStringSubmatch(id); m == nil || m[1] != id || s == api.StandingLive {
 			continue
 		}
 		l := api.LeftOver{Kind: api.LeftOverDirectory, Turn: id, Path: filepath.Join(all, id)}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 
 	"pinfold.dev/api"
@@ -16,7 +17,7 @@ import (
 )
 
 // otherDirs are the names of instances' own directories, see makeParent.
-var otherDirs = regexp.MustCompile(`^pinfold-([0-9a-f]{8})$`)
+var otherDirs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^pinfold-([0-9a-f]{8})$`) })
 
 // placesOfOthers are directories beside our own in which other instances make
 // turns' cgroups.
@@ -27,7 +28,7 @@ func (h *Host) placesOfOthers() (out []string) {
 	above := filepath.Dir(h.parent.Path())
 	entries, _ := os.ReadDir(above)
 	for _, e := range entries {
-		if m := otherDirs.FindStringSubmatch(e.Name()); m != nil && m[1] != h.instance {
+		if m := otherDirs().FindStringSubmatch(e.Name()); m != nil && m[1] != h.instance {
 			out = append(out, filepath.Join(above, e.Name()))
 		}
 	}
@@ -40,7 +41,7 @@ func (h *Host) leftByOthers() (out []api.LeftOver) {
 	for _, place := range h.placesOfOthers() {
 		entries, _ := os.ReadDir(place)
 		for _, e := range entries {
-			m := turnDirs.FindStringSubmatch(e.Name())
+			m := turnDirs().FindStringSubmatch(e.Name())
 			if m == nil {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,7 +25,7 @@ const strayTime = 5 * time.Second
 
 // turnDirs are the names that turns' cgroups have, below our own directory or
 // among the scopes.
-var turnDirs = regexp.MustCompile(`^(?:pinfold-)?([0-9a-f]{16})(?:\.scope)?$`)
+var turnDirs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:pinfold-)?([0-9a-f]{16})(?:\.scope)?$`) })
 
 // EndStrays ends what bears this instance's mark and is none of the known
 // turns: what a service left that was killed while it began a turn, or while
@@ -41,7 +42,7 @@ func (h *Host) EndStrays(ctx context.Context, known func(turn string) bool) []er
 			out = append(out, fmt.Errorf("look for strays: %w", err))
 		}
 		for _, e := range entries {
-			m := turnDirs.FindStringSubmatch(e.Name())
+			m := turnDirs().FindStringSubmatch(e.Name())
 			if m == nil || known(m[1]) {
 				continue
 			}
@@ -62,7 +63,7 @@ func (h *Host) sweepDirs(ctx context.Context, known func(turn string) bool) (out
 		out = append(out, fmt.Errorf("look for directories without a record: %w", err))
 	}
 	for _, e := range entries {
-		if !turnDirs.MatchString(e.Name()) || known(e.Name()) {
+		if !turnDirs().MatchString(e.Name()) || known(e.Name()) {
 			continue
 		}
 		dir := filepath.Join(all, e.Name())

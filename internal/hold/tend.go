@@ -189,7 +189,7 @@ func (w *homeWatch) all(watched func(turn string) bool) (well bool) {
 // turn watches a turn's directory for removals only: a record that is saved takes the
 // place of the one before, which wakes nobody. False: the record has gone before.
 func (w *homeWatch) turn(name string, watched func(turn string) bool) (well bool) {
-	if !turnDirs.MatchString(name) {
+	if !turnDirs().MatchString(name) {
 		return true
 	}
 	dir := filepath.Join(w.dir, "turns", name)
@@ -224,7 +224,7 @@ func (w *homeWatch) disturbing(b []byte, socket string, watched func(turn string
 			return true
 		case name == markFile || name == homeFile || name == LockFile || name == "turns" || name == socket:
 			return true
-		case turnDirs.MatchString(name) && watched(name):
+		case turnDirs().MatchString(name) && watched(name):
 			return true
 		}
 	}

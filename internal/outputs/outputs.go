@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,8 +29,8 @@ type Dir struct {
 
 // What directories and files may be called: nothing else is touched.
 var (
-	turnID    = regexp.MustCompile(`^[0-9a-f]{16}$`)
-	processID = regexp.MustCompile(`^p[0-9]{1,18}$`)
+	turnID    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
+	processID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^p[0-9]{1,18}$`) })
 )
 
 // Open opens the directory below a state directory, and makes it (0700) where
@@ -66,7 +67,7 @@ func (d *Dir) Dir(turn string) string { return filepath.Join(d.path, turn) }
 
 // file is a stream's; an error says that there can be none.
 func (d *Dir) file(turn, process string, s api.StreamName) (string, error) {
-	if !turnID.MatchString(turn) || !processID.MatchString(process) {
+	if !turnID().MatchString(turn) || !processID().MatchString(process) {
 		return "", fs.ErrNotExist
 	}
 	return filepath.Join(d.path, turn, process+"."+string(s)), nil
@@ -92,7 +93,7 @@ func (d *Dir) Open(turn, process string, s api.StreamName) (containment.Output, 
 
 // Remove removes what a process, or with "" a whole turn, wrote.
 func (d *Dir) Remove(turn, process string) error {
-	if !turnID.MatchString(turn) {
+	if !turnID().MatchString(turn) {
 		return nil
 	}
 	if process == "" {
@@ -133,7 +134,7 @@ func (d *Dir) List() ([]containment.Kept, error) {
 	var out []containment.Kept
 	for _, e := range entries {
 		fi, err := e.Info()
-		if err != nil || !e.IsDir() || !turnID.MatchString(e.Name()) {
+		if err != nil || !e.IsDir() || !turnID().MatchString(e.Name()) {
 			continue
 		}
 		k := containment.Kept{Turn: e.Name(), At: fi.ModTime()}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -20,7 +21,7 @@ import (
 const maxRecord = 256 << 20
 
 // turnID is what a turn's directory may be called: nothing else is touched.
-var turnID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+var turnID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
 
 // Store is the live records of one runtime directory and the history of one
 // state directory. Its methods may be called at the same time.
@@ -80,7 +81,7 @@ func (s *Store) Dir(turn string) string { return filepath.Join(s.turns, turn) }
 // Save writes the turn's record. There is room kept for that of a turn that is
 // being ended, or was.
 func (s *Store) Save(r containment.Record) error {
-	if !turnID.MatchString(r.Turn.ID) {
+	if !turnID().MatchString(r.Turn.ID) {
 		return fmt.Errorf("save record: turn id %q is malformed", r.Turn.ID)
 	}
 	if err := s.isHere(); err != nil {
@@ -176,7 +177,7 @@ func (s *Store) Has(turn string) bool {
 
 // Discard removes the record of a turn that never began.
 func (s *Store) Discard(turn string) error {
-	if !turnID.MatchString(turn) {
+	if !turnID().MatchString(turn) {
 		return fmt.Errorf("discard record: turn id %q is malformed", turn)
 	}
 	if err := s.isHere(); err != nil {
@@ -197,7 +198,7 @@ func (s *Store) Load() ([]containment.Record, []error) {
 	var out []containment.Record
 	var errs []error
 	for _, e := range entries {
-		if !turnID.MatchString(e.Name()) {
+		if !turnID().MatchString(e.Name()) {
 			continue
 		}
 		if !e.IsDir() { // the turn may be there all the same
@@ -210,7 +211,7 @@ func (s *Store) Load() ([]containment.Record, []error) {
 		}
 		if err != nil {
 			bad := &containment.BadRecord{Turn: e.Name(), Err: err}
-			if of, ok := errors.AsType[*otherTurn](err); ok && turnID.MatchString(of.id) {
+			if of, ok := errors.AsType[*otherTurn](err); ok && turnID().MatchString(of.id) {
 				bad.Of = of.id
 			}
 			errs = append(errs, bad)
@@ -293,7 +294,7 @@ func (s *Store) Archive(turn string) error {
 // PutEnded writes a turn that is over to the history, and nothing in the runtime
 // directory.
 func (s *Store) PutEnded(r containment.Record) error {
-	if !turnID.MatchString(r.Turn.ID) {
+	if !turnID().MatchString(r.Turn.ID) {
 		return fmt.Errorf("write history: turn id %q is malformed", r.Turn.ID)
 	}
 	return s.hist.put(r)
