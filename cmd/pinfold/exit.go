@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -85,7 +86,7 @@ func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args[0]) > 4 {
 		c.SuggestionsMinimumDistance = 2 // as when two have changed places
 	}
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+	if near := slices.Sorted(slices.Values(c.SuggestionsFor(args[0]))); len(near) > 0 {
 		return usageError(c, "no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
 	}
 	return usageError(c, "no command %q", args[0])

@@ -37,7 +37,10 @@ func TestAbandonSooner(t *testing.T) {
 					r, _ := s.Abandon(context.Background(), x.ID, api.AbandonRequest{Reason: api.ReasonIdle, GraceMS: &c.first})
 					first <- r
 				}()
-				eventually(t, "it is being ended", func() bool { v, err := s.Turn(context.Background(), x.ID); return err != nil || v.State != api.StateOpen })
+				eventually(t, "it is being ended", func() bool {
+					v, err := s.Turn(context.Background(), x.ID)
+					return err != nil || v.State != api.StateOpen
+				})
 				r, err := s.Abandon(context.Background(), x.ID, api.AbandonRequest{GraceMS: &c.second})
 				if err != nil || !r.Complete || r.Reason != api.ReasonIdle || r.GraceMS != c.first {
 					t.Errorf("%v: %+v", err, r)
