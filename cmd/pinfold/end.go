@@ -17,7 +17,8 @@ func (a *app) endCmd() *cobra.Command {
 		Short: "End one process of a turn with all that it has forked",
 		Long: `End one process that was started in a turn, with all that it has forked. The
 turn goes on. With --descendants the process itself is spared: a shell that keeps
-its directory and environment while its command goes.
+its directory and environment while its command goes. Where turns have no cgroup,
+a descendant that has lost its parent is not told apart: it ends with the turn.
 
 Exit status: 0 all are seen gone; 1 something survives; others as in "pinfold
 help exit-codes".`,
