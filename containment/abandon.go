@@ -36,13 +36,12 @@ func (m *Manager) Abandon(ctx context.Context, id string, c Caller, req api.Aban
 	if req.Jobs {
 		e.Jobs = api.FateEnd
 	}
-	late := t.underWay()
 	over := t.state().Terminal() // then jobs may have been made of what it has left
 	if err := m.startEndingIf(t, e, t.atEpoch(req.Epoch)); err != nil {
 		return api.Receipt{}, err
 	}
-	if late && req.GraceMS != nil {
-		t.hurry(time.Duration(*req.GraceMS)*time.Millisecond, c.UID)
+	if req.GraceMS != nil {
+		m.hurry(t, e)
 	}
 	r, err := t.awaitReceipt(ctx)
 	if !over && t.endsJobs() {

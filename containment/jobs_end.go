@@ -202,6 +202,9 @@ func (m *Manager) endJob(t *turn, j *job, why api.Reason, a api.Actor, graceMS *
 		if err := m.startEnding(t, e); err != nil {
 			m.log.Warn("end a job", "turn", t.id, "error", err)
 		}
+		if graceMS != nil {
+			m.hurry(t, e)
+		}
 		return
 	case !first && (graceMS == nil || *graceMS > 0):
 		return
