@@ -138,8 +138,20 @@ func (r *runner) drop(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n", r.turn, clean(err.Error()))
+		fmt.Fprint(r.stderr, r.stillOpen(err, ""))
 	}
+}
+
+// stillOpen tells that our own turn could not be ended. One that is bound to us is
+// ended by the service all the same, with what it holds: we go now.
+func (r *runner) stillOpen(err error, try string) string {
+	if r.begin.Client.Bind != "" {
+		return fmt.Sprintf("pinfold: the turn %s is still open: %s; the service ends it, with what it left running, since this one has gone (--on-client-gone)\n", r.turn, clean(err.Error()))
+	}
+	if try != "" {
+		try = "\n  try: " + try
+	}
+	return fmt.Sprintf("pinfold: the turn %s is still open: %s%s\n", r.turn, clean(err.Error()), try)
 }
 
 // launchError gives a failed launch the exit code that a shell gives it.
@@ -197,8 +209,7 @@ func (r *runner) finish(ctx context.Context) {
 	case errors.As(err, &e) && e.Code == api.CodeTurnOver:
 		// Somebody ended the turn, and with it the command: that is told by its status.
 	case err != nil:
-		fmt.Fprintf(r.stderr, "pinfold: the turn %s is still open: %s\n  try: pinfold finish %s\n",
-			r.turn, clean(err.Error()), r.turn)
+		fmt.Fprint(r.stderr, r.stillOpen(err, "pinfold finish "+r.turn))
 	case !rec.Complete:
 		fmt.Fprintf(r.stderr, "pinfold: the turn's ending is not complete; see: pinfold receipt %s\n", r.turn)
 	case n > 0:

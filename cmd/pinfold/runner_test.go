@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -94,5 +96,18 @@ func TestRunLeavesOutWordsThatAreNoVariables(t *testing.T) {
 	c.Env = []string{"PINFOLD_TEST_NAMELESS=1", "NOTHING", "=odd", "A=1"}
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A turn of ours that could not be ended is ended by the service, if it is bound to us:
+// there is nothing to be done about it. Others stay open.
+func TestStillOpen(t *testing.T) {
+	r, err := runner{turn: "k3v9"}, errors.New("no answer")
+	if s := r.stillOpen(err, "pinfold finish k3v9"); s != "pinfold: the turn k3v9 is still open: no answer\n  try: pinfold finish k3v9\n" {
+		t.Errorf("%q", s)
+	}
+	r.begin.Client.Bind = api.BindProcess
+	if s := r.stillOpen(err, "pinfold finish k3v9"); strings.Contains(s, "try:") || !strings.Contains(s, "no answer; the service ends it") {
+		t.Errorf("%q", s)
 	}
 }
