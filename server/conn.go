@@ -87,13 +87,22 @@ func (c *conn) process() (*os.File, error) {
 		return nil, err
 	}
 	fd := -1
-	if cerr := raw.Control(func(s uintptr) { fd, err = sys.PeerPidfd(int(s)) }); cerr != nil {
+	var numbered error
+	if cerr := raw.Control(func(s uintptr) {
+		if fd, err = sys.PeerPidfd(int(s)); errors.Is(err, syscall.ENOPROTOOPT) {
+			if n, nerr := byNumber(int(s)); nerr == nil {
+				fd, err = n, nil
+			} else {
+				numbered = nerr
+			}
+		}
+	}); cerr != nil {
 		return nil, cerr
 	}
 	switch {
 	case errors.Is(err, syscall.ENOPROTOOPT):
-		return nil, api.Errorf(api.CodeUnsupported, "this kernel does not tell which process connected").
-			WithRemedy("joining, and being watched as a turn's client, need Linux 6.5 (SO_PEERPIDFD); launch through the API, or bind the turn to a connection").With("feature", "SO_PEERPIDFD")
+		return nil, api.Errorf(api.CodeUnsupported, "this kernel does not tell which process connected, and its number proves nothing: %v", numbered).
+			WithRemedy("joining, and being watched as a turn's client, need that, or Linux 6.5 (SO_PEERPIDFD); launch through the API, or bind the turn to a connection").With("feature", "SO_PEERPIDFD")
 	case err != nil:
 		return nil, api.Errorf(api.CodePeerUnverifiable, "open a handle on the process that connected: %v", err).
 			WithRemedy("ask from a process that stays alive")

@@ -17,14 +17,18 @@ import (
 
 // playSeccomp: ERRNO CALL PROGRAM WORD... It runs the program, for which, and
 // for all that it starts, a system call answers with an error: an old kernel,
-// or a sandbox.
+// or a sandbox. CALL may be CALL/OPTION, for one value of the third argument.
 func playSeccomp(words []string) int {
 	errno := must(strconv.Atoi(words[0]))
+	group := seccomp.SyscallGroup{Action: seccomp.ActionErrno | seccomp.Action(errno)}
+	if call, option, only := strings.Cut(words[1], "/"); only {
+		group.NamesWithCondtions = []seccomp.NameWithConditions{{Name: call, Conditions: []seccomp.Condition{
+			{Argument: 2, Operation: seccomp.Equal, Value: uint64(must(strconv.Atoi(option)))}}}}
+	} else {
+		group.Names = strings.Split(words[1], ",")
+	}
 	check(seccomp.LoadFilter(seccomp.Filter{Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
-		DefaultAction: seccomp.ActionAllow,
-		Syscalls: []seccomp.SyscallGroup{{Names: strings.Split(words[1], ","),
-			Action: seccomp.ActionErrno | seccomp.Action(errno)}},
-	}}))
+		DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{group}}}))
 	env := []string{"PATH=" + os.Getenv("PATH")}
 	check(syscall.Exec(words[2], words[2:], env))
 	return 1
