@@ -42,6 +42,9 @@ func (m *Manager) putAway(t *turn, stored bool) {
 	m.archive(t)
 }
 
+// historyTime bounds the wait for the history, on a real disk: busy ones take seconds.
+const historyTime = 10 * time.Second
+
 // keep saves the record. That of a turn that is over, and for which there is no
 // room, goes into the history at once: whoever is told of the end may rely on it.
 // A disk that hangs is not waited for.
@@ -62,8 +65,8 @@ func (m *Manager) keep(t *turn) error {
 			return fmt.Errorf("%w; and in the history: %w", err, herr)
 		}
 		return nil
-	case <-time.After(tidyTime):
-		return fmt.Errorf("%w; and the history was not written within %v", err, tidyTime)
+	case <-time.After(historyTime):
+		return fmt.Errorf("%w; and the history was not written within %v", err, historyTime)
 	}
 }
 

@@ -47,14 +47,12 @@ func TestRebootTakesTheRecordsAlong(t *testing.T) {
 	s.logOfAnotherBoot()
 	s.start()
 	s.closedAfterBoot(open, over, done, job)
-	told := s.ends()
-	if told != 4 {
-		t.Errorf("%d ends are told of 4", told)
-	}
+	const all = 4
+	eventually(t, "all ends are told", func() bool { return s.ends() == all })
 	s.kill()
 	s.start()
-	if again := s.ends(); again != told {
-		t.Errorf("%d ends are told after another restart, %d before", again, told)
+	if again := s.ends(); again != all {
+		t.Errorf("%d ends are told after another restart, %d before", again, all)
 	}
 	canary.lives()
 }

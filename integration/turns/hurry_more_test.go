@@ -2,6 +2,8 @@ package turns
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -109,21 +111,27 @@ func TestAbandonSoonerOverARestart(t *testing.T) {
 		_, err := s.Abandon(ctx, x.ID, api.AbandonRequest{GraceMS: s.hour})
 		return err
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	if r, err := s.Abandon(ctx, x.ID, api.AbandonRequest{GraceMS: new(int64(3000))}); err == nil {
-		t.Fatalf("it has ended already: %+v", r)
-	}
-	eventually(t, "that is written down", func() bool {
+	const cut = int64(10 * time.Minute / time.Millisecond)
+	second := make(chan error, 1)
+	go func() {
+		_, err := s.Abandon(context.Background(), x.ID, api.AbandonRequest{GraceMS: new(cut)})
+		second <- err
+	}()
+	noted := func() bool {
 		b, err := os.ReadFile(s.dir + "/run/turns/" + x.ID + "/record.json")
-		return err == nil && strings.Contains(string(b), `"grace_ms":3000`)
-	})
+		return err == nil && strings.Contains(string(b), fmt.Sprintf(`"grace_ms":%d`, cut))
+	}
+	eventually(t, "that is written down", noted)
 	s.kill()
-	<-first
+	if err := errors.Join(<-first, <-second); err == nil {
+		t.Error("it has ended already")
+	}
 	s.restart()
-	eventually(t, "it has ended", func() bool {
-		r, err := s.Receipt(t.Context(), x.ID)
-		return err == nil && r.Complete
-	})
+	if v, err := s.Turn(t.Context(), x.ID); err != nil || v.State != api.StateEnding || !noted() {
+		t.Errorf("after a restart it is %s, the shorter grace noted: %v (%v)", v.State, noted(), err)
+	}
+	if r, err := s.Abandon(soon(t), x.ID, api.AbandonRequest{GraceMS: s.now}); err != nil || !r.Complete || r.GraceMS != cut {
+		t.Errorf("%+v (%v)", r, err)
+	}
 	stopped(t, h)
 }
