@@ -247,6 +247,10 @@ func (s *service) endTurns() {
 			continue
 		}
 		r, err := s.Abandon(ctx, v.ID, api.AbandonRequest{GraceMS: new(int64(0)), Leftovers: true})
+		for err == nil && r.State == api.StateUnkillable && ctx.Err() == nil { // its survivor has just been ended: that is seen soon
+			time.Sleep(5 * time.Millisecond)
+			r, err = s.Receipt(ctx, v.ID)
+		}
 		if err != nil || !r.Complete {
 			s.t.Errorf("abandon turn %s at the end: complete %v, %v", v.ID, r.Complete, err)
 		}
