@@ -124,6 +124,7 @@ func TestKeptHandlesThere(t *testing.T) {
 	}
 	u.kept(1 + 1 + len(all) + 1) // the socket, the canary, these, the late one
 
+	killed := u.pid()
 	u.kill()
 	killKeeper(t, x)
 	killKeeper(t, whole)
@@ -133,6 +134,7 @@ func TestKeptHandlesThere(t *testing.T) {
 	for _, p := range all {
 		u.soon("process "+p.ID+" has ended", func() bool { return !alive(p.PID) })
 	}
+	u.soon("the manager has seen the service's end", func() bool { return u.pid() != killed })
 	if pid := u.pid(); pid != 0 {
 		t.Fatalf("the service runs again already, as %d: nothing is shown", pid)
 	}
