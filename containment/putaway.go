@@ -77,18 +77,12 @@ func (t *turn) isOver() bool {
 }
 
 func (m *Manager) putEnded(t *turn) error {
-	t.saveMu.Lock()
-	defer t.saveMu.Unlock()
-	if t.archived {
-		return nil
-	}
-	t.mu.Lock()
-	r := t.record(m.cfg.Boot)
-	t.mu.Unlock()
-	fault.Point("ended.put")
-	err := m.cfg.Records.PutEnded(r)
-	fault.Point("ended.there")
-	return err
+	return t.write(m.cfg.Boot, func(r Record) error {
+		fault.Point("ended.put")
+		err := m.cfg.Records.PutEnded(r)
+		fault.Point("ended.there")
+		return err
+	})
 }
 
 func remove(h Hold) error {

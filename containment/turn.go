@@ -281,16 +281,19 @@ func (t *turn) record(boot string) Record {
 }
 
 // save writes the record as it is now.
-func (m *Manager) save(t *turn) error {
+func (m *Manager) save(t *turn) error { return t.write(m.cfg.Boot, m.cfg.Records.Save) }
+
+// write hands on the record as it is now, in order, until it is in the history.
+func (t *turn) write(boot string, to func(Record) error) error {
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
 	if t.archived {
 		return nil
 	}
 	t.mu.Lock()
-	r := t.record(m.cfg.Boot)
+	r := t.record(boot)
 	t.mu.Unlock()
-	return m.cfg.Records.Save(r)
+	return to(r)
 }
 
 // apply moves the turn along; the lock is held.
