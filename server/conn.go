@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/internal/sys"
@@ -26,11 +27,14 @@ type conn struct {
 	share  *share
 	rights rights
 	grade  func() api.Grade
+	header time.Duration  // for the rest of a request that has begun
 	oob    [256 + 64]byte // room for one control message of maxFDs descriptors
 	once   sync.Once
 
 	watched atomic.Pointer[watch] // over the request that is being answered
 	ours    atomic.Bool           // what is written is our answer to a request
+	deaf    atomic.Bool           // net/http would not hear that the client goes
+	idle    atomic.Bool           // it awaits the next request
 }
 
 type connKey struct{}
@@ -41,8 +45,8 @@ func connOf(ctx context.Context) (*conn, bool) {
 	return c, ok
 }
 
-func newConn(u *net.UnixConn, p Peer, s *share, grade func() api.Grade) *conn {
-	return &conn{UnixConn: u, peer: p, share: s, rights: rights{share: s}, grade: grade}
+func newConn(u *net.UnixConn, p Peer, s *share, grade func() api.Grade, header time.Duration) *conn {
+	return &conn{UnixConn: u, peer: p, share: s, rights: rights{share: s}, grade: grade, header: header}
 }
 
 // Read is recvmsg(2). The standard library asks for close-on-exec, and the
@@ -51,15 +55,38 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, c.oob[:])
 	if oobn > 0 || flags&syscall.MSG_CTRUNC != 0 {
 		fds, perr := sys.ParseRights(c.oob[:oobn])
-		c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0)
+		if first := c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0); first && c.idle.Load() {
+			_ = c.UnixConn.SetReadDeadline(time.Now().Add(c.header))
+		}
 	}
-	if w := c.watched.Load(); len(b) == 1 && n == 1 && w != nil { // net/http's own look-out, which ends here
-		w.start()
+	if len(b) == 1 && n == 1 { // net/http's own look-out, which ends here
+		c.deaf.Store(true)
+		c.lookOut()
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.EOF // as io.Reader has it: else net/http takes a body that was cut off for a whole one
 	}
 	return max(n, 0), err // it says -1 with an error
+}
+
+// between tells whether no request is under way: the one before is answered.
+func (c *conn) between(requests bool) {
+	c.idle.Store(requests)
+	if requests {
+		c.deaf.Store(false)
+		c.ours.Store(false)
+		c.rights.answered()
+	}
+}
+
+// SetReadDeadline gives a request that has begun with descriptors the time of a
+// header, where net/http has that of an idle connection until four bytes are
+// there: one of them may be the client's own end, which then nobody sees closed.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if soon := time.Now().Add(c.header); c.idle.Load() && t.After(soon) && c.rights.waiting() {
+		t = soon
+	}
+	return c.UnixConn.SetReadDeadline(t)
 }
 
 // Write marks where an answer begins, see rights. What net/http answers by
@@ -164,6 +191,7 @@ type listener struct {
 	limits *limits
 	admin  *uint32
 	grade  func() api.Grade
+	header time.Duration
 	inTurn func(cgroup string) (string, bool)
 	below  func(fd, pid int) (string, error)
 	blind  error
@@ -225,5 +253,5 @@ func (l *listener) admit(nc net.Conn) (c *conn, err error) {
 		_, _ = u.Write(rawAnswer("503 Service Unavailable", e, l.grade())) // into an empty buffer: it does not wait
 		return nil, e
 	}
-	return newConn(u, p, s, l.grade), nil
+	return newConn(u, p, s, l.grade, l.header), nil
 }

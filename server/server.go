@@ -77,9 +77,8 @@ func New(cfg Config) *Server {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 		ConnState: func(c net.Conn, st http.ConnState) {
-			if c, ok := c.(*conn); ok && st == http.StateIdle {
-				c.ours.Store(false)
-				c.rights.answered()
+			if c, ok := c.(*conn); ok {
+				c.between(st == http.StateIdle)
 			}
 		},
 	}
@@ -108,7 +107,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // Also answers on another listener, until Serve ends.
 func (s *Server) Also(l net.Listener) error {
 	err := s.http.Serve(&listener{Listener: l, limits: &s.limits, admin: s.cfg.AdminGroup,
-		grade: s.grade, inTurn: s.cfg.Engine.TurnOfCgroup, below: s.cfg.Below, blind: s.cfg.Blind, log: s.cfg.Log})
+		grade: s.grade, header: s.cfg.HeaderTimeout, inTurn: s.cfg.Engine.TurnOfCgroup, below: s.cfg.Below, blind: s.cfg.Blind, log: s.cfg.Log})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -32,7 +32,15 @@ func (c *conn) watch(ctx context.Context) (context.Context, *watch) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{conn: c, cancel: cancel}
 	c.watched.Store(w)
+	c.lookOut() // net/http may be deaf before it calls us
 	return ctx, w
+}
+
+// lookOut has the request's watch look, once, where net/http does not.
+func (c *conn) lookOut() {
+	if w := c.watched.Load(); w != nil && c.deaf.CompareAndSwap(true, false) {
+		w.start()
+	}
 }
 
 // start has it look from now on.

@@ -2,8 +2,10 @@ package server
 
 import (
 	"io"
+	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +39,87 @@ func TestDeadClientsThatSentMore(t *testing.T) {
 			own.Close()
 			c.Close()
 			time.Sleep(20 * time.Millisecond)
+			flat(t, before)
+		})
+	}
+	s.unaccounted(t)
+}
+
+// Net/http looks out for more than a request before it hands that over: the byte
+// that ends its look-out may be read before anybody else looks.
+func TestMoreThanARequestBeforeItIsWatched(t *testing.T) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "end")
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		ends[i] = c.(*net.UnixConn)
+	}
+	var l limits
+	c := newConn(ends[0], Peer{}, l.connect(party{}), func() api.Grade { return api.GradeToken }, time.Minute)
+	defer c.Close()
+	if _, err := ends[1].Write([]byte("G")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, w := c.watch(t.Context())
+	defer w.end()
+	ends[1].Close()
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Minute):
+		t.Error("the client was not seen to be gone")
+	}
+}
+
+// A client that dies with its own end of the connection in a request that has
+// only begun keeps that connection no longer than a header may take, and not as
+// long as an idle one may stay.
+func TestDeadClientsThatHadBegunTheNextRequest(t *testing.T) {
+	const header, idle = time.Second, time.Hour
+	s := start(t, Config{HeaderTimeout: header, IdleTimeout: idle})
+	s.engine.add("one", uint32(os.Getuid()))
+	before := descriptors(t)
+	for name, begin := range map[string]func(c *rawConn, own *os.File){
+		"after the answer": func(c *rawConn, own *os.File) {
+			c.send(t, "GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n")
+			c.answer(t)
+			time.Sleep(20 * time.Millisecond) // the connection is idle
+			c.send(t, "G", own)
+		},
+		"with the answer": func(c *rawConn, own *os.File) {
+			for range 200 { // some come between an answer and its end
+				c.send(t, "GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n")
+				c.answer(t)
+			}
+			c.send(t, "GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n")
+			c.send(t, "G", own)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var open []*rawConn
+			for range 50 {
+				c := s.raw(t)
+				own, err := c.File() // another descriptor of the same end
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin(c, own)
+				own.Close()
+				open = append(open, c)
+			}
+			for _, c := range open {
+				c.Close()
+			}
 			flat(t, before)
 		})
 	}
