@@ -31,10 +31,11 @@ type conn struct {
 	oob    [256 + 64]byte // room for one control message of maxFDs descriptors
 	once   sync.Once
 
-	watched atomic.Pointer[watch] // over the request that is being answered
-	ours    atomic.Bool           // what is written is our answer to a request
-	deaf    atomic.Bool           // net/http would not hear that the client goes
-	idle    atomic.Bool           // it awaits the next request
+	watched atomic.Pointer[watch]     // over the request that is being answered
+	ours    atomic.Bool               // what is written is our answer to a request
+	deaf    atomic.Bool               // net/http would not hear that the client goes
+	idle    atomic.Bool               // it awaits the next request, up to the end of its header
+	until   atomic.Pointer[time.Time] // when that has to be there
 }
 
 type connKey struct{}
@@ -55,8 +56,9 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, c.oob[:])
 	if oobn > 0 || flags&syscall.MSG_CTRUNC != 0 {
 		fds, perr := sys.ParseRights(c.oob[:oobn])
-		if first := c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0); first && c.idle.Load() {
-			_ = c.UnixConn.SetReadDeadline(time.Now().Add(c.header))
+		c.rights.add(fds, perr != nil || flags&syscall.MSG_CTRUNC != 0)
+		if until := c.until.Load(); until != nil && c.idle.Load() {
+			_ = c.SetReadDeadline(*until)
 		}
 	}
 	if len(b) == 1 && n == 1 { // net/http's own look-out, which ends here
@@ -72,8 +74,8 @@ func (c *conn) Read(b []byte) (int, error) {
 // between tells whether no request is under way: the one before is answered.
 func (c *conn) between(requests bool) {
 	c.idle.Store(requests)
+	c.deaf.Store(false) // also after a header that was read by single bytes
 	if requests {
-		c.deaf.Store(false)
 		c.ours.Store(false)
 		c.rights.answered()
 	}
@@ -82,9 +84,14 @@ func (c *conn) between(requests bool) {
 // SetReadDeadline gives a request that has begun with descriptors the time of a
 // header, where net/http has that of an idle connection until four bytes are
 // there: one of them may be the client's own end, which then nobody sees closed.
+// No time that is running gets longer by that.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	if soon := time.Now().Add(c.header); c.idle.Load() && t.After(soon) && c.rights.waiting() {
-		t = soon
+	if c.idle.Load() {
+		if soon := time.Now().Add(c.header); t.After(soon) && c.rights.waiting() {
+			t = soon
+		}
+		until := t
+		c.until.Store(&until)
 	}
 	return c.UnixConn.SetReadDeadline(t)
 }

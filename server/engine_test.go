@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -266,6 +267,9 @@ func start(t testing.TB, cfg Config) *service {
 	t.Helper()
 	m := newMemory()
 	cfg.Engine = m
+	for _, d := range []*time.Duration{&cfg.HeaderTimeout, &cfg.StopTimeout} { // a busy machine is no slow client
+		*d = cmp.Or(*d, 2*time.Minute)
+	}
 	s := &service{Server: New(cfg), engine: m, socket: filepath.Join(shortDir(t), "s")}
 	l, err := Listen(s.socket, 0o666)
 	if err != nil {

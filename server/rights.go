@@ -29,12 +29,10 @@ type rights struct {
 	closed bool
 }
 
-// add takes in what one read brought along, and tells whether there was nothing
-// before. Lost tells that the kernel had more than there was room for, and has
-// closed the rest.
-func (r *rights) add(fds []int, lost bool) (first bool) {
+// add takes in what one read brought along. Lost tells that the kernel had
+// more than there was room for, and has closed the rest.
+func (r *rights) add(fds []int, lost bool) {
 	r.mu.Lock()
-	first = len(r.fds) == 0
 	if len(fds) > 0 && !r.closed && len(r.fds)+len(fds) <= maxFDs && r.share.hold(len(fds)) {
 		r.fds = append(r.fds, fds...)
 		fds = nil
@@ -44,7 +42,6 @@ func (r *rights) add(fds []int, lost bool) (first bool) {
 	}
 	r.mu.Unlock()
 	closeAll(fds)
-	return first
 }
 
 // waiting tells whether some are there that no request has taken.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,6 +82,27 @@ func TestMoreThanARequestBeforeItIsWatched(t *testing.T) {
 	}
 }
 
+// asked is a connection whose first request is answered. A busy machine may take
+// longer for that than a header may: then it is another one.
+func (s *service) asked(t *testing.T) *rawConn {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		c := s.raw(t)
+		_, err := c.Write([]byte("GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n"))
+		if err == nil {
+			_, err = c.in.Peek(1)
+		}
+		if err == nil {
+			c.answer(t)
+			return c
+		}
+		c.Close()
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A client that dies with its own end of the connection in a request that has
 // only begun keeps that connection no longer than a header may take, and not as
 // long as an idle one may stay.
@@ -91,8 +113,6 @@ func TestDeadClientsThatHadBegunTheNextRequest(t *testing.T) {
 	before := descriptors(t)
 	for name, begin := range map[string]func(c *rawConn, own *os.File){
 		"after the answer": func(c *rawConn, own *os.File) {
-			c.send(t, "GET /v1/host HTTP/1.1\r\nHost: x\r\n\r\n")
-			c.answer(t)
 			time.Sleep(20 * time.Millisecond) // the connection is idle
 			c.send(t, "G", own)
 		},
@@ -108,7 +128,7 @@ func TestDeadClientsThatHadBegunTheNextRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var open []*rawConn
 			for range 50 {
-				c := s.raw(t)
+				c := s.asked(t)
 				own, err := c.File() // another descriptor of the same end
 				if err != nil {
 					t.Fatal(err)
@@ -124,6 +144,51 @@ func TestDeadClientsThatHadBegunTheNextRequest(t *testing.T) {
 		})
 	}
 	s.unaccounted(t)
+}
+
+// Descriptors do not give a header more time, whether they are kept or not.
+func TestDescriptorsBuyNoTime(t *testing.T) {
+	s := start(t, Config{HeaderTimeout: time.Second})
+	_, w := pipe(t)
+	for name, n := range map[string]int{"one": 1, "too many": maxFDs + 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := s.asked(t)
+			c.send(t, "GET /v1/host HTTP/1.1\r\nHost: ")
+			rights := syscall.UnixRights(slices.Repeat([]int{int(w.Fd())}, n)...)
+			for sent := 0; ; sent++ {
+				if _, _, err := c.WriteMsgUnix([]byte("x"), rights, nil); err != nil {
+					break
+				}
+				if sent == 200 {
+					t.Fatal("it has time for as long as descriptors come")
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// A header that is read by single bytes is not taken for what follows a request:
+// descriptors that come late with the body are the request's.
+func TestLongHeaderAndALateBody(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{})
+	s.engine.add("one", uint32(os.Getuid()))
+	_, w := pipe(t)
+	c := s.raw(t)
+	text := launchText(`{"argv":["x"]}`)
+	at := strings.Index(text, "\r\n\r\n") + 2
+	c.send(t, text[:at]+"X: "+strings.Repeat("x", 4092)) // of the reader's 4096 bytes one is left
+	time.Sleep(50 * time.Millisecond)
+	c.send(t, "x")
+	time.Sleep(50 * time.Millisecond)
+	c.send(t, "\r\n\r\n{", w)
+	time.Sleep(goneEvery + 200*time.Millisecond)
+	c.send(t, text[at+3:], w)
+	if status, fds := c.answer(t); status != 201 || fds != "2" {
+		t.Errorf("%d with %s descriptors", status, fds)
+	}
 }
 
 // A body that does not come has its time once, not once more for the rest.
