@@ -22,8 +22,9 @@ type stream struct {
 	closed bool
 	exit   *api.Status
 	more   chan struct{}
-	open   int // readers
-	most   int // bytes that were asked for at once
+	open   int           // readers
+	most   int           // bytes that were asked for at once
+	late   time.Duration // with its grade, at the end
 }
 
 func newStream() *stream { return &stream{more: make(chan struct{})} }
@@ -100,7 +101,10 @@ func (s *stream) Exit() *api.Status {
 	return s.exit
 }
 
-func (s *stream) Grade() api.Grade { return api.GradeScope }
+func (s *stream) Grade() api.Grade {
+	time.Sleep(s.late)
+	return api.GradeScope
+}
 
 func (s *stream) Close() error {
 	s.mu.Lock()

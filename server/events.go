@@ -103,6 +103,9 @@ func (a *eventsAnswer) stream(c *call) {
 		c.s.cfg.Log.Warn("read events", "after", a.q.After, "error", err)
 		end.Error = asAPI(err, api.CodeInternal, "read events")
 	}
+	if c.s.stopping.Err() != nil { // that has its time of its own: we may be late
+		_ = w.rc.SetWriteDeadline(time.Now().Add(lastWrite))
+	}
 	_ = w.line(end)
 }
 

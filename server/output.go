@@ -149,6 +149,9 @@ func (a *outputAnswer) stream(c *call) {
 		c.s.cfg.Log.Warn("read output", "turn", c.turn, "process", c.proc, "error", err)
 		end.Error = asAPI(err, api.CodeInternal, "read output")
 	}
+	if c.s.stopping.Err() != nil { // that has its time of its own: we may be late
+		_ = rc.SetWriteDeadline(time.Now().Add(lastWrite))
+	}
 	if to.end(end) == nil {
 		h.Set(api.NextOffsetHeader, strconv.FormatInt(a.off, 10))
 	}

@@ -212,8 +212,11 @@ func TestReaderThatVanishes(t *testing.T) {
 	awaitReaders(t, out, 0)
 }
 
+// Its last line comes, also from a service that is late with it.
 func TestFollowEndsWithTheService(t *testing.T) {
+	t.Parallel()
 	s, out := keeping(t)
+	out.late = lastWrite + 200*time.Millisecond
 	out.write([]byte("some"))
 	l, err := s.client(t).OutputLines(t.Context(), "one", "p1", client.OutputQuery{Follow: true})
 	if err != nil {
