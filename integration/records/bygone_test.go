@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"pinfold.dev/api"
@@ -37,6 +39,7 @@ func TestRebootTakesTheRecordsAlong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the log has the last of it on disk", func() bool { return s.logged(job.Turn, `"kind":"job"`, `"started"`) })
 	s.kill()
 	for _, v := range []string{open.Cgroup, over.Cgroup, filepath.Dir(filepath.Dir(job.Cgroup))} {
 		remove(t, v)
@@ -112,6 +115,21 @@ func (s *service) ends() (n int) {
 			n++
 		}
 	}
+}
+
+// logged tells whether the log of events, on disk, has a line with all of these words.
+// It is written in order, and after the answers.
+func (s *service) logged(words ...string) bool {
+	all, _ := filepath.Glob(s.dir + "/state/events/*.log")
+	for _, f := range all {
+		b, _ := os.ReadFile(f)
+		for line := range strings.Lines(string(b)) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // logOfAnotherBoot makes the log of events what an earlier boot has written.
