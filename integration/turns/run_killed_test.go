@@ -101,8 +101,8 @@ func TestInPlaceWithoutPeerPidfd(t *testing.T) {
 		s := serve(t, g, without(peerPidfd, syscall.ENOPROTOOPT))
 		cmd := exec.Command(run.bin+"/pinfold", "--socket", s.dir+"/sock", "run", "--in-place", "--", "cat", "/proc/self/cgroup")
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "/work/p1") {
+		out, err := run.kids.output(cmd)
+		if err != nil || !strings.Contains(out, "/work/p1") {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
