@@ -199,15 +199,21 @@ func (r *instant) judgeJob() {
 	}
 }
 
-// judgeEvents checks that one ending was told, once.
+// judgeEvents checks that one ending was told, once. A busy disk may take longer for
+// that than readers are held for it.
 func (r *instant) judgeEvents(why api.Reason) {
 	var told []string
-	all, _ := r.s.tells(r.t, client.EventQuery{After: r.mark, Turn: r.old.ID})
-	for _, e := range all {
-		if e.Kind == api.EventEnding || e.Kind == api.EventEnded {
-			told = append(told, fmt.Sprint(e.Kind, " ", e.Reason))
+	eventually(r.t, "the turn's end is told", func() bool {
+		told = nil
+		all, _ := r.s.tells(r.t, client.EventQuery{After: r.mark, Turn: r.old.ID})
+		over := false
+		for _, e := range all {
+			if e.Kind == api.EventEnding || e.Kind == api.EventEnded {
+				told, over = append(told, fmt.Sprint(e.Kind, " ", e.Reason)), over || e.Kind == api.EventEnded
+			}
 		}
-	}
+		return over
+	})
 	if want := fmt.Sprintf("ending %s, ended %s", why, why); strings.Join(told, ", ") != want {
 		r.t.Errorf("told %q, not %q", told, want)
 	}
