@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,7 +69,7 @@ func (h harm) try(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.do(s, x.ID); err != nil {
+	if err := s.atOnce(func() error { return h.do(s, x.ID) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close() // a client of today's connection would notice nothing
@@ -115,7 +116,7 @@ func TestRuntimeDirectoryGoesUnasked(t *testing.T) {
 			s := serve(t)
 			x := s.begin(api.BeginRequest{})
 			s.launch(x.ID, "exec sleep 100000")
-			if err := os.RemoveAll(filepath.Join(s.dir, "run", path)); err != nil {
+			if err := s.atOnce(func() error { return os.RemoveAll(filepath.Join(s.dir, "run", path)) }); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "it is put back", func() bool {
@@ -160,7 +161,7 @@ func TestAnothersDirectoryInItsPlace(t *testing.T) {
 	x := s.begin(api.BeginRequest{})
 	p := s.launch(x.ID, "exec sleep 100000")
 	run := s.dir + "/run"
-	if err := errors.Join(os.Rename(run, run+".away"), os.Rename(other.dir+"/run", run)); err != nil {
+	if err := s.atOnce(func() error { return errors.Join(os.Rename(run, run+".away"), os.Rename(other.dir+"/run", run)) }); err != nil {
 		t.Fatal(err)
 	}
 	before := tree(t, run)
@@ -187,7 +188,7 @@ func TestAnothersDirectoryInItsPlace(t *testing.T) {
 	if st := stateOf(p.PID); err != nil || !r.Complete || st != 0 && st != 'Z' {
 		t.Errorf("complete %v (%v)", r.Complete, err)
 	}
-	if err := errors.Join(os.Rename(run, other.dir+"/run"), os.Rename(run+".away", run)); err != nil {
+	if err := s.atOnce(func() error { return errors.Join(os.Rename(run, other.dir+"/run"), os.Rename(run+".away", run)) }); err != nil {
 		t.Fatal(err)
 	}
 	other.start()
@@ -307,8 +308,18 @@ func TestCopiedRuntimeDirectory(t *testing.T) {
 			second := newService(t)
 			own := second.parent
 			second.parent = s.parent
-			if out, err := exec.Command("cp", "-a", s.dir+"/run", second.dir+"/run").CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			whole := s.atOnce // what it is just writing would go from under the copying hand
+			if c.earlier {    // it does not run
+				whole = func(f func() error) error { return f() }
+			}
+			if err := whole(func() error {
+				out, err := exec.Command("cp", "-a", s.dir+"/run", second.dir+"/run").CombinedOutput()
+				if err != nil {
+					err = fmt.Errorf("%w: %s", err, out)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
 			}
 			if c.earlier {
 				s.start()

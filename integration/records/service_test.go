@@ -109,6 +109,17 @@ func (s *service) kill() {
 	s.Close()
 }
 
+// atOnce does something that the running service is to notice as a whole: it mends
+// what it notices within 100 ms, and what was half done by then would be another thing.
+func (s *service) atOnce(f func() error) error {
+	pid := s.cmd.Process.Pid
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	eventually(s.t, "the service stands still", func() bool { return stateOf(pid) == 'T' })
+	return errors.Join(f(), s.cmd.Process.Signal(syscall.SIGCONT))
+}
+
 func (s *service) running() bool {
 	if s.cmd == nil {
 		return false
