@@ -142,8 +142,13 @@ func TestStartedJob(t *testing.T) {
 		var err error
 		unhurried(t, patience(time.Second), func(most time.Duration) error {
 			j, err = s.StartJob(t.Context(), api.JobRequest{Launch: launch, Name: "c", Session: "s1", MaxMS: most.Milliseconds()})
-			if err == nil && j.Reason == api.ReasonWall {
-				return errors.New("it was over before it was told of")
+			if errors.Is(err, api.ErrTurnOver) { // and could not even be launched
+				return err
+			}
+			if err == nil && j.State != api.JobRunning {
+				if o, oerr := s.WaitJob(t.Context(), j.ID, 0); oerr == nil && o.Reason == api.ReasonWall {
+					return errors.New("it was over before it was told of")
+				}
 			}
 			if err != nil || j.State != api.JobRunning || j.Origin != api.JobStarted {
 				t.Fatalf("%+v (%v)", j, err)
