@@ -214,7 +214,7 @@ func TestTerminalBesidesOtherStreams(t *testing.T) {
 func TestTerminalOpenedAgain(t *testing.T) {
 	s := newSpools(t, 0)
 	s.mustLaunch(onTerminal("p1", "sh", "-c", "echo one; exec <&- >&- 2>&-; sleep 0.5; echo two >/dev/tty; sleep 0.5; echo three >/dev/tty; sleep 0.2"))
-	s.textIs("p1.stdout", "one\r\n")
+	eventually(t, "its first line", func() bool { out, _ := s.read("p1.stdout"); return strings.HasPrefix(out, "one\r\n") })
 	before := s.keeperTicks()
 	s.exitOf("p1")
 	if out, st := s.read("p1.stdout"); out != "one\r\ntwo\r\nthree\r\n" || !st.EOF {

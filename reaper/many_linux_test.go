@@ -179,27 +179,13 @@ func TestFrozenWithinALaunch(t *testing.T) {
 		ch := b.ask(launch)
 		time.Sleep(time.Duration(i%100) * 5 * time.Microsecond)
 		freeze("1")
-		select {
-		case a := <-ch:
+		if a := b.caught(ch); a != nil {
 			closeFDs(a.fds)
 			freeze("0")
 			if a.Error == nil {
 				b.exitOf(launch.Launch.Process)
 			}
 			continue
-		case <-time.After(50 * time.Millisecond):
-		}
-		b.hello(testNonce) // what is answered is answered by then, however slow the machine is
-		b.hello(testNonce)
-		select {
-		case a := <-ch:
-			closeFDs(a.fds)
-			freeze("0")
-			if a.Error == nil {
-				b.exitOf(launch.Launch.Process)
-			}
-			continue
-		default:
 		}
 		fence := b.ask(wire.Message{Op: wire.OpFence})
 		b.hello(testNonce) // it has come
@@ -225,6 +211,30 @@ func TestFrozenWithinALaunch(t *testing.T) {
 		return
 	}
 	t.Fatal("no launch was caught by a freeze")
+}
+
+// caught waits until a launch is answered, or its child is frozen before it has
+// executed: then it returns nil, and the launch goes on when it is thawed only.
+func (b *bed) caught(launch <-chan answer) *answer {
+	b.t.Helper()
+	for frozen := false; ; {
+		for range 2 { // what is decided is answered by then, however slow the machine is
+			b.hello(testNonce)
+		}
+		select {
+		case a := <-launch:
+			return &a
+		default:
+		}
+		if frozen {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(b.work, "cgroup.events"))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		frozen = strings.Contains(string(text), "populated 1\nfrozen 1\n")
+	}
 }
 
 // Hello lists everything, in as many answers as the handles take.
