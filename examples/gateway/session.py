@@ -235,7 +235,9 @@ class Session:
                     ["/bin/sh", "-c", "stty -echo; echo ready; exec bash --norc --noediting -i"], stdin="pty", stdout="pty", stderr="pty",
                     pty=(24, 80), labels={"kind": "shell"}, **self.terminal())
                 self.screen = self.shell.output()
-                next(self.screen.follow())  # ready: it does not echo any more
+                for piece in self.screen.follow():
+                    if b"\n" in piece:  # ready, all of it: it does not echo any more
+                        break
             self.calls += 1
             mark = f"--done {self.calls} "
             self.busy = True

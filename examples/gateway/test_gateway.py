@@ -131,7 +131,7 @@ class GatewayTest(ServiceCase):
     def test_a_tool_that_leaves_a_server_does_not_hang(self):
         got = self.say("run setsid sleep 600 & echo started; exit 4")
         self.assertEqual((self.text(got), self.one(got, "exit")["code"]), ("started\n", 4))
-        self.assertEqual(list(self.alive().values()), ["sleep"])  # kept, held, listed
+        self.eventually("it is kept, held, listed", lambda: list(self.alive().values()) == ["sleep"])
         self.assertEqual(len(self.one(got, "end")["left"]), 1)
 
     def test_much_output(self):
@@ -202,18 +202,27 @@ class GatewayTest(ServiceCase):
         self.assertEqual(self.alive(), {})
 
     def test_a_slow_silent_tool_is_not_idle(self):
-        self.restarted("--idle", "3")
-        got = self.say("run timeout 8 sh -c 'while :; do :; done'; echo built")
+        self.patiently(self.slow_silent_tool_is_not_idle, 3, 20)
+
+    def slow_silent_tool_is_not_idle(self, idle):
+        self.restarted("--idle", str(idle))
+        got = self.say(f"run timeout {2 * idle + 2} sh -c 'while :; do :; done'; echo built")
         self.assertEqual((self.text(got), self.one(got, "end")["reason"]), ("built\n", "finished"))
 
     def test_a_chatty_endless_tool(self):
-        self.restarted("--idle", "3", "--wall", "5")
+        self.patiently(self.chatty_endless_tool, 3, 20)
+
+    def chatty_endless_tool(self, idle):
+        self.restarted("--idle", str(idle), "--wall", str(idle + 2))
         got = self.say("run while :; do echo x; sleep 0.05; done")
         self.assertGreater(len(self.text(got)), 20)
         self.assertEqual((self.one(got, "end")["reason"], self.one(got, "end")["complete"]), ("wall", True))
 
     def test_a_tool_that_ignores_term(self):
-        self.restarted("--wall", "1")
+        self.patiently(self.tool_that_ignores_term, 1, 20)
+
+    def tool_that_ignores_term(self, wall):
+        self.restarted("--wall", str(wall))
         a = self.send(self.mess())
         a.until("output")
         held = self.alive()
@@ -223,7 +232,10 @@ class GatewayTest(ServiceCase):
     # -- clients that hang up, gateways that go
 
     def test_the_client_hangs_up(self):
-        self.restarted("--window", "0.5")
+        self.patiently(self.client_hangs_up, 0.5, 20)
+
+    def client_hangs_up(self, window):
+        self.restarted("--window", str(window))
         a = self.send("run echo ready; sleep 600")
         a.until("output")
         turn = a.events[0]["turn"]
@@ -272,7 +284,10 @@ class GatewayTest(ServiceCase):
         self.assertEqual(list((self.dir / "state" / "messages").iterdir()), [])
 
     def test_the_gateway_is_killed_for_good(self):
-        self.restarted("--window", "0.5")
+        self.patiently(self.gateway_is_killed_for_good, 0.5, 20)
+
+    def gateway_is_killed_for_good(self, window):
+        self.restarted("--window", str(window))
         self.say("shell true\ntool whoami")
         a = self.send(self.mess())
         a.until("output")
@@ -412,8 +427,13 @@ class GatewayTest(ServiceCase):
 
     def test_new_ends_the_helpers_and_what_they_forgot(self):
         got = self.say("shell sleep 605 & disown\ntool forget\ntool whoami")
-        held = self.alive()
-        self.assertEqual(sorted(held.values()).count("sleep"), 2, held)
+        held = {}
+
+        def both():
+            held.clear()
+            held.update(self.alive())
+            return list(held.values()).count("sleep") == 2
+        self.eventually("both of them sleep", both)
         self.say("/new")
         self.assertEqual(self.alive(), {})
         self.assertEqual([p for p in held if exists(p)], [])
