@@ -99,7 +99,8 @@ func TestAdoptFromAnotherServiceWithoutCgroups(t *testing.T) {
 		y := serve(t, g, options{}).begin(t, api.BeginRequest{})
 		f := files(t, "held", "daemon")
 		held := y.launch(helper(t, "beat", f[0])).PID
-		y.launch(helper(t, "daemon", f[1]))
+		founder := y.launch(helper(t, "daemon", f[1]))
+		y.ended(founder.ID) // so that nobody takes it for its orphan
 		heart(f[1]).beating(t)
 		orphan := 0
 		eventually(t, "an orphan", func() bool {
