@@ -179,9 +179,14 @@ func TestEmptyEnvironment(t *testing.T) {
 			if in := cgroupOf(t, p.PID); p.Grade != g || !strings.HasSuffix(in, filepath.Base(x.Cgroup)+"/work/"+p.ID) {
 				t.Errorf("with %q it is in %s, grade %s", env, in, p.Grade)
 			}
-			got, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-			if want := strings.Join(env, "\x00"); err != nil || strings.TrimSuffix(string(got), "\x00") != want {
-				t.Errorf("its environment: %q (%v)", got, err)
+			want, got := strings.Join(env, "\x00"), ""
+			eventually(t, "its environment", func() bool { // it may still be on its way into its program, where it has none
+				b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+				got = strings.TrimSuffix(string(b), "\x00")
+				return err == nil && (got != "" || want == "")
+			})
+			if got != want {
+				t.Errorf("its environment: %q", got)
 			}
 		}
 		x.abandon(0)
