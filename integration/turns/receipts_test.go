@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pinfold.dev/api"
 )
@@ -231,19 +232,27 @@ func TestAdoptWhileItEnds(t *testing.T) {
 			t.Errorf("round %d: %v", round, err)
 		}
 		out++
-		select {
-		case <-c.gone:
-			if errors.Is(err, api.ErrTurnOver) {
-				t.Errorf("round %d: refused, and dead: %v", round, err)
-			}
-		default:
-			if b, rerr := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/cgroup"); rerr == nil && strings.Contains(string(b), x.ID) {
-				t.Errorf("round %d: refused, and in the turn: %s", round, b)
-			}
-			c.kill()
+		if c.wasIn(t, x) && errors.Is(err, api.ErrTurnOver) {
+			t.Errorf("round %d: refused, and dead: %v", round, err)
 		}
+		c.kill()
 	}
 	t.Logf("%d were in, %d were refused", in, out)
+}
+
+// wasIn tells whether a process had been moved into a turn that is over. Then it has
+// ended with it, and may only not be reaped yet.
+func (c *child) wasIn(t *testing.T, x *turn) bool {
+	t.Helper()
+	if b, err := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/cgroup"); err == nil && !strings.Contains(string(b), x.ID) {
+		return false
+	}
+	select {
+	case <-c.gone:
+	case <-time.After(patience(time.Minute)):
+		t.Errorf("refused, and in the turn: %d, in state %c", c.pid, stateOf(c.pid))
+	}
+	return true
 }
 
 // An adopted process can be made a job, which outlives its turn, and the service.
