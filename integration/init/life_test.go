@@ -14,11 +14,8 @@ func TestExitCodes(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		dir := t.TempDir()
 		plain, noHead := filepath.Join(dir, "plain"), filepath.Join(dir, "nohead")
-		for path, mode := range map[string]os.FileMode{plain: 0o644, noHead: 0o755} {
-			if err := os.WriteFile(path, []byte("echo ran $1\n"), mode); err != nil {
-				t.Fatal(err)
-			}
-		}
+		write(t, plain, "echo ran $1\n")
+		program(t, noHead, "echo ran $1\n")
 		want(t, script(bin, nil, "exit 42"), 42, "")
 		want(t, script(bin, nil, "kill -TERM $$"), 143, "pinfold-init: Main child exited with signal (with signal 'SIGTERM')")
 		want(t, script(bin, []string{"-e", "143", "-e3"}, "kill -TERM $$"), 0, "pinfold-init: Main child exited with signal (with signal 'SIGTERM')")

@@ -42,6 +42,18 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
+// program writes one that is executed. Nothing is forked meanwhile: a child that has
+// not come to its own exec has the file open for writing, and nobody may execute it.
+func program(t *testing.T, file, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	write(t, file, text)
+	if err := os.Chmod(file, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // With four tasks for the whole container it starts, and with all of them in use
 // it goes on reaping and passing on. The fallback's threads want some more.
 func TestFewPids(t *testing.T) {

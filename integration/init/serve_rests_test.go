@@ -94,9 +94,9 @@ func TestMayNotKill(t *testing.T) {
 		if check(syscall.Statfs(run.dir, &fs)); fs.Flags&2 != 0 { // ST_NOSUID
 			missing(t, "a temporary directory with set-uid programs")
 		}
-		program, err := os.ReadFile(needProgram(t, "setpriv"))
+		text, err := os.ReadFile(needProgram(t, "setpriv"))
 		check(err)
-		write(t, file, string(program))
+		program(t, file, string(text))
 		check(os.Chmod(file, 0o755|os.ModeSetuid))
 		user := 20_000 + int(run.made.n.Add(1))
 		s := script(bin, []string{"--kill-remaining=50ms"}, file+" --reuid=0 sleep 1000 & until grep -q '^Uid:.0.0.0' /proc/$!/status; do sleep 0.05; done; exit 5")

@@ -157,11 +157,9 @@ func TestServeNotReady(t *testing.T) {
 	builds(t, func(t *testing.T, bin string) {
 		dir := t.TempDir()
 		mute, broken := filepath.Join(dir, "mute"), filepath.Join(dir, "broken")
-		for path, text := range map[string]string{mute: "exec sleep 1000", broken: "echo nonsense; exit 3"} {
-			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
+		program(t, mute, "#!/bin/sh\nexec sleep 1000\n")
+		program(t, broken, "#!/bin/sh\necho nonsense; exit 3\n")
+		const soon = "--serve-timeout=300ms"
 		for _, c := range []struct {
 			program, says string
 			code          int
@@ -169,12 +167,12 @@ func TestServeNotReady(t *testing.T) {
 		}{
 			{"/no/such", "pinfold-init: start /no/such serve: No such file or directory (--serve=PATH tells where it is)\n", 125, nil},
 			{broken, "serve: ended with 3 before it was ready; the command is not started", 125, nil},
-			{mute, "serve: not ready after 300 ms\n", 125, nil},
+			{mute, "serve: not ready after 300 ms\n", 125, []string{soon}},
 			{broken, "ended with 3; turns go on, another is started in", 0, []string{"--serve-optional"}},
-			{mute, "serve: not ready after 300 ms\n", 0, []string{"--serve-optional"}},
+			{mute, "serve: not ready after 300 ms\n", 0, []string{soon, "--serve-optional"}},
 			{"/no/such", "No such file or directory (", 0, []string{"--serve-optional"}},
 		} {
-			s := container(t, bin, "rw", append([]string{"--serve=" + c.program, "--serve-timeout=300ms"}, c.flags...), "echo command")
+			s := container(t, bin, "rw", append([]string{"--serve=" + c.program}, c.flags...), "echo command")
 			code, out := result(t, s)
 			if code != c.code || !strings.Contains(out, c.says) || strings.Contains(out, "command\n") != (c.code == 0) {
 				t.Errorf("%s %v: code %d, %q", c.program, c.flags, code, out)

@@ -45,7 +45,8 @@ var suiteChecks = []suiteCheck{
 
 	{"dumb-init", "TERM reaches the session's group, with -c the child", `for f in -v -c; do "$I" $f sh -c 'sleep 61 | sleep 61 & sleep 61 | sleep 61' & p=$!; runs $p sh
 		until [ $(alive sleep) = 4 ]; do sleep 0.01; done; kill -TERM $p; wait $p; sleep 0.1; i=0; until [ $f = -c ] || [ $(alive sleep) = 0 ] || [ $i = 500 ]; do sleep 0.01; i=$((i+1)); done; alive sleep; done 2>/dev/null`, "0\n4\n"},
-	{"dumb-init", "the group gets TERM when the child ends, with -c does not", `for f in -- -c; do "$I" $f sh -c 'sh -c "trap \"echo $0; exit\" TERM; echo ready >$O; sleep 0.8 & wait" & until [ -s $O ]; do sleep 0.01; done' $f; sleep 0.1; rm $O; done; sleep 3`, "--\n"},
+	{"dumb-init", "the group gets TERM when the child ends, with -c does not", `for f in -- -c; do "$I" $f sh -c 'sh -c "trap \"echo $0; : >$O.told; exit\" TERM; echo ready >$O; sleep 60 & wait" & until [ -s $O ]; do sleep 0.01; done' $f
+		i=0; until [ $f = -c ] || [ -e $O.told ] || [ $i = 3000 ]; do sleep 0.01; i=$((i+1)); done; rm $O; done; sleep 1`, "--\n"},
 	{"dumb-init", "what cannot be executed", `for f in "" -- -c "--single-child --"; do "$I" $f /doesnotexist 2>&1 || echo $?; done`,
 		strings.Repeat("[dumb-init] /doesnotexist: No such file or directory\n2\n", 4)},
 	{"dumb-init", "bad rewriting", `try() { "$I" "$@" echo ran 2>/dev/null; echo -n "$? "; }; try -r; try -r ""; try -r herp; try -r herp:derp; try -r 15; try -r 15::12; try -r 15:derp; try -r 15:12 -r; try -r 15:12 -r 0; try -r 15:12 -r 1:32`,
