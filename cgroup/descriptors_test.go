@@ -52,9 +52,14 @@ func noDescriptors(args []string) error {
 		}
 		err = k.run(ctx)
 	} else {
-		time.AfterFunc(150*time.Millisecond, give)
-		if when == "wait" { // for one that goes only when there are descriptors again
-			time.AfterFunc(300*time.Millisecond, func() { _ = d.write("cgroup.kill", "1") })
+		time.AfterFunc(150*time.Millisecond, func() {
+			give()
+			if when == "wait" { // for one that goes only when there are descriptors again
+				time.Sleep(150 * time.Millisecond)
+				_ = d.write("cgroup.kill", "1")
+			}
+		})
+		if when == "wait" {
 			if err = d.Empty(ctx); err == nil {
 				k.EmptyAt = time.Now()
 			}
