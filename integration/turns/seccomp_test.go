@@ -137,10 +137,14 @@ func endWithoutHandles(t *testing.T, s *service, call string, c stray) {
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
 	f := c.launch(t, x)
-	r, err := x.abandonUntil(1)
-	if err != nil || r.Complete || r.State != api.StateUnkillable || len(r.Survivors) != 1 || r.Survivors[0].PID == 0 {
+	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{})
+	if err != nil || r.Complete || r.State != api.StateUnkillable {
 		t.Errorf("state %s, complete %v, survivors %+v (%v)", r.State, r.Complete, r.Survivors, err)
 	}
+	eventually(t, "it alone survives", func() bool { // within the bound the other may not have been seen gone
+		left := x.look().Survivors
+		return len(left) == 1 && left[0].PID != 0
+	})
 	heart(f[0]).beating(t)
 	stopped(t, heart(f[1]))
 	// It is a child of this test, which ends it after this.
