@@ -119,7 +119,7 @@ func (t *turn) nextID() string {
 
 func staleEpoch(id string, got, want int64) *api.Error {
 	return api.Errorf(api.CodeStaleEpoch, "turn %s is at epoch %d, the request says %d; nothing was touched", id, want, got).
-		WithRemedy("it was begun anew since the caller looked at it: read the turn, and decide again")
+		WithRemedy("it was taken since the caller looked at it: read the turn, and decide again")
 }
 
 // settle checks a launch request and decides user, environment, directory,

@@ -140,7 +140,7 @@ func renderMany(r api.AbandonManyAnswer, st style) string {
 		fmt.Fprintf(&b, "%s: %s\n", clean(x.ID), clean(x.Error.Error()))
 	}
 	if b.Len() == 0 {
-		return "that names no turn\n"
+		return "nothing is open that this names\n"
 	}
 	return b.String()
 }

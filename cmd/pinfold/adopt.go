@@ -32,9 +32,9 @@ What cannot be moved is refused by name, and all that was moved is moved back.
 With --min-grade token it is then held by its identity alone: ended through its
 handle, while what it has forked, or will, is not held.
 
-Its real, effective and saved user ids have to be the turn's owner's; root may take
-any process into a turn of its own. Never taken: the service, keepers, what a
-turn holds, threads, zombies.
+Its real, effective, saved and file system user ids have to be the turn's
+owner's; root may take any process into a turn of its own. Never taken: the
+service, keepers, what a turn holds, threads, zombies.
 
 Exit status: see "pinfold help exit-codes".`,
 		Example: `  pinfold adopt k3v9 4711

@@ -68,7 +68,7 @@ func (f *turnFlags) register(c *cobra.Command) {
 	fs.StringVar(&f.leftovers, "leftovers", "", "what finish does with processes still running: keep (default) or reap")
 	fs.StringVar(&f.grace, "grace", "", "time between TERM and KILL when it is ended (default the service's)")
 	fs.StringVar(&f.outputMax, "output-max", "", "bytes that the kept output of the whole turn may come to, such as 1G")
-	fs.StringVar(&f.onOutputMax, "on-output-max", "", "what happens then: drop (default) keeps no more, stop ends the turn")
+	fs.StringVar(&f.onOutputMax, "on-output-max", "", "what happens at --output-max: drop (default) keeps no more, stop ends the turn")
 	f.limits.register(c)
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pinfold.dev/api"
 	"pinfold.dev/client"
 )
 
@@ -28,7 +27,7 @@ func (a *app) complete(c *cobra.Command) {
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		offerValues(c, f)
-		if kind := map[string]string{"turn": "TURN", "grade": "GRADE", "min-grade": "GRADE"}[f.Name]; kind != "" && f.Value.Type() == "string" {
+		if kind := map[string]string{"turn": "TURN", "min-grade": "GRADE"}[f.Name]; kind != "" && f.Value.Type() == "string" {
 			_ = c.RegisterFlagCompletionFunc(f.Name, func(c *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 				return a.offer(c, kind, nil)
 			})
@@ -65,13 +64,7 @@ func (a *app) offers(word string) func(ctx context.Context, args []string) []cob
 			return []string{"TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2"}
 		}
 	case "GRADE":
-		return func(context.Context, []string) []cobra.Completion {
-			var out []cobra.Completion
-			for _, g := range []api.Grade{api.GradeScope, api.GradeCgroup, api.GradePIDNS, api.GradeSubreaper, api.GradeToken} {
-				out = append(out, string(g))
-			}
-			return out
-		}
+		return func(context.Context, []string) []cobra.Completion { return gradeNames() }
 	case "DIR":
 		return func(context.Context, []string) []cobra.Completion { return nil }
 	}

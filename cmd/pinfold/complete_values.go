@@ -19,6 +19,10 @@ func offerValues(c *cobra.Command, f *pflag.Flag) {
 		offer = cobra.FixedCompletions(abandonReasons(), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)
 	case "leftovers string":
 		offer = cobra.FixedCompletions([]cobra.Completion{string(api.LeftoversKeep), string(api.LeftoversReap)}, cobra.ShellCompDirectiveNoFileComp)
+	case "on-client-gone string":
+		offer = cobra.FixedCompletions([]cobra.Completion{string(api.OnGoneAbandon), string(api.OnGoneDetach)}, cobra.ShellCompDirectiveNoFileComp)
+	case "grade string":
+		offer = cobra.FixedCompletions(append([]cobra.Completion{"auto"}, gradeNames()...), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)
 	case "kinds stringSlice":
 		offer = func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var kinds []string
@@ -33,6 +37,14 @@ func offerValues(c *cobra.Command, f *pflag.Flag) {
 		return
 	}
 	_ = c.RegisterFlagCompletionFunc(f.Name, offer)
+}
+
+// gradeNames are the grades, best first.
+func gradeNames() (out []cobra.Completion) {
+	for _, g := range []api.Grade{api.GradeScope, api.GradeCgroup, api.GradePIDNS, api.GradeSubreaper, api.GradeToken} {
+		out = append(out, string(g))
+	}
+	return out
 }
 
 // abandonReasons are what a turn may be abandoned for, the usual one first.

@@ -23,10 +23,10 @@ func (f *lifeFlags) register(c *cobra.Command) {
 	fs.StringVar(&f.wall, "wall", "", "end the turn when it is older than this, such as 2h")
 	fs.StringVar(&f.lease, "lease", "", "end it when \"pinfold touch\" has not renewed it for so long")
 	fs.StringVar(&f.idle, "idle", "", "end it when nothing was seen of it for so long, such as 10m")
-	fs.StringVar(&f.idleBy, "idle-by", "", "what counts, with commas: touch, output, cpu, io (default all)")
+	fs.StringVar(&f.idleBy, "idle-by", "", "what counts for --idle, with commas: touch, output, cpu, io (default all)")
 	fs.StringVar(&f.client, "client", "", "bind it to a client: none (default), or connection, which holds it by GET .../hold")
-	fs.StringVar(&f.onClientGone, "on-client-gone", "", "when the client has gone: abandon (default) or detach")
-	fs.StringVar(&f.clientWindow, "client-window", "", "how long the client may be gone (default 10s)")
+	fs.StringVar(&f.onClientGone, "on-client-gone", "", "with --client: when that has gone, abandon (default) or detach")
+	fs.StringVar(&f.clientWindow, "client-window", "", "with --client: how long that may be gone (default 10s)")
 	fs.StringVar(&f.leftoversMax, "leftovers-max", "", "end what it left running so long after its end")
 	fs.BoolVar(&f.supersede, "supersede", false, "end the open turns of the same session, as superseded")
 	fs.StringArrayVar(&f.policy, "policy", nil, "what differs from \"pinfold policy\": REASON=processes:keep,jobs:end (repeatable)")
@@ -70,6 +70,9 @@ func (f *lifeFlags) enter(c *cobra.Command, req *api.BeginRequest) (err error) {
 	case "", api.OnGoneAbandon, api.OnGoneDetach:
 	default:
 		return usageError(c, "--on-client-gone: %q is neither abandon nor detach", f.onClientGone)
+	}
+	if (f.onClientGone != "" || f.clientWindow != "") && (f.client == "" || req.Client.Bind == api.BindNone) {
+		return usageError(c, "--on-client-gone and --client-window say what becomes of a bound turn: give --client connection, too")
 	}
 	req.Supersede, req.IdempotencyKey = f.supersede, f.key
 	req.Policy, err = endPolicy(c, f.policy)
