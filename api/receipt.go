@@ -180,6 +180,11 @@ type Receipt struct {
 	// Reaped are those that ran on when the turn was finished, and were ended, since
 	// it reaps its leftovers; what was launched is among Processes. 64 at most.
 	Reaped []Reaped `json:"reaped,omitempty"`
+	// ServedBy are processes of the turn that were connected to a daemon outside it:
+	// what that did for them is not contained. They are those that were seen while the
+	// grace lasted, or that a finished turn left running; 64 at most. Nobody looks
+	// where there was no grace, or not enough.
+	ServedBy []Served `json:"served_by,omitempty"`
 	// Jobs are those of the turn, as they were when it ended.
 	Jobs      []Job      `json:"jobs,omitempty"`
 	Outside   []Outside  `json:"outside"`

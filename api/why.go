@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // Target is one process that an ending would deal with.
 type Target struct {
@@ -30,8 +34,10 @@ type Plan struct {
 	Targets   []Target `json:"targets"`
 	// Servers are processes of the turn that others use.
 	Servers []Server `json:"servers"`
-	Notes   []string `json:"notes,omitempty"`
-	Grade   Grade    `json:"grade"`
+	// ServedBy are processes of the turn that use others; 64 at most.
+	ServedBy []Served `json:"served_by,omitempty"`
+	Notes    []string `json:"notes,omitempty"`
+	Grade    Grade    `json:"grade"`
 }
 
 // Server is a process of a turn that listens on a socket to which a process
@@ -42,6 +48,34 @@ type Server struct {
 	Comm    string   `json:"comm,omitempty"`
 	Socket  string   `json:"socket"` // unix:/path, tcp:127.0.0.1:80
 	Clients []Member `json:"clients"`
+}
+
+// Served is a process of a turn that is connected to a socket on which a process
+// outside the turn listens. What that does for it, a daemon's work for a build say,
+// is not contained: it is neither held nor ended with the turn.
+type Served struct {
+	PID     int    `json:"pid"`
+	Process string `json:"process,omitempty"`
+	Comm    string `json:"comm,omitempty"`
+	Socket  string `json:"socket"` // unix:/path, unix:@abstract, tcp:127.0.0.1:80
+	// By are those who have the other end, 16 at most; none: they could not be seen.
+	By []Member `json:"by"`
+}
+
+// Words says it.
+func (s Served) Words() string {
+	on := "a process outside the turn listens that cannot be looked at"
+	if len(s.By) > 0 {
+		var who []string
+		for _, m := range s.By {
+			who = append(who, fmt.Sprintf("%d (%s)", m.PID, m.Comm))
+		}
+		on = "process " + who[0] + " outside the turn listens"
+		if len(who) > 1 {
+			on = "processes " + strings.Join(who, ", ") + " outside the turn listen"
+		}
+	}
+	return fmt.Sprintf("process %d (%s) is connected to %s, on which %s: what that does for it is not contained", s.PID, s.Comm, s.Socket, on)
 }
 
 // Why answers GET …/why: why a turn is as it is, and what would change that.
@@ -56,14 +90,16 @@ type Why struct {
 	Because []string `json:"because"`
 	Clocks  []Clock  `json:"clocks"`
 	// Ends lists what would end it, the soonest first.
-	Ends     []WouldEnd `json:"ends"`
-	Policy   EndPolicy  `json:"policy"`
-	Client   Client     `json:"client,omitzero"`
-	Targets  []Target   `json:"targets"`
-	Servers  []Server   `json:"servers"`
-	Jobs     []string   `json:"jobs"`
-	Degraded []string   `json:"degraded,omitempty"`
-	Grade    Grade      `json:"grade"`
+	Ends    []WouldEnd `json:"ends"`
+	Policy  EndPolicy  `json:"policy"`
+	Client  Client     `json:"client,omitzero"`
+	Targets []Target   `json:"targets"`
+	Servers []Server   `json:"servers"`
+	// ServedBy are processes of the turn that use others; 64 at most.
+	ServedBy []Served `json:"served_by,omitempty"`
+	Jobs     []string `json:"jobs"`
+	Degraded []string `json:"degraded,omitempty"`
+	Grade    Grade    `json:"grade"`
 }
 
 // WouldEnd is one thing that would end a turn.

@@ -3,6 +3,9 @@
 package cgroup
 
 import (
+	"context"
+	"errors"
+
 	"pinfold.dev/pidfd"
 )
 
@@ -17,11 +20,12 @@ type Found struct {
 // show, and calls fn with those that the handle says are in there. The handle is
 // closed after fn. hidden counts members in a PID namespace that we cannot see.
 // One that cannot be opened, or fn's first error, is returned after all others
-// were gone through.
+// were gone through; after one of a context that is done no more are opened.
 func (d *Dir) Each(fn func(h *pidfd.Handle, f Found) error) (hidden int, err error) {
 	var loc pidfd.Locator
 	done := make(map[int]bool)
 	var first error
+	over := false
 	for _, each := range []struct {
 		file string
 		pass signalPass
@@ -33,7 +37,15 @@ func (d *Dir) Each(fn func(h *pidfd.Handle, f Found) error) (hidden int, err err
 		if each.file == "cgroup.procs" {
 			hidden = l.hidden
 		}
-		_, err = signalAll(l, &loc, done, each.pass, func(h *pidfd.Handle, p Pid) error {
+		pass := func(p Pid, ids map[uint64]bool, loc *pidfd.Locator, done map[int]bool, send sender) error {
+			if over {
+				return errSkipped
+			}
+			err := each.pass(p, ids, loc, done, send)
+			over = errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+			return err
+		}
+		_, err = signalAll(l, &loc, done, pass, func(h *pidfd.Handle, p Pid) error {
 			if over, err := h.Exited(); err != nil || over {
 				return errSkipped
 			}
@@ -48,6 +60,9 @@ func (d *Dir) Each(fn func(h *pidfd.Handle, f Found) error) (hidden int, err err
 		})
 		if first == nil {
 			first = err
+		}
+		if over {
+			break
 		}
 	}
 	return hidden, first

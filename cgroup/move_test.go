@@ -242,6 +242,10 @@ func TestEach(t *testing.T) {
 			if _, err := d.Each(func(*pidfd.Handle, Found) error { n++; return no }); !errors.Is(err, no) || n < len(want) {
 				t.Errorf("after %d of %d: %v", n, len(want), err)
 			}
+			n = 0
+			if _, err := d.Each(func(*pidfd.Handle, Found) error { n++; return context.Canceled }); !errors.Is(err, context.Canceled) || n != 1 {
+				t.Errorf("%d were gone through for who had gone: %v", n, err)
+			}
 		})
 	}
 }

@@ -47,8 +47,10 @@ func (m *Manager) end(t *turn, e EndRequest, r *api.Receipt) {
 		fence <- at
 	}()
 	if e.GraceMS > 0 {
+		served := m.lookServed(h, r.Turn)
 		r.FencedAt = <-fence
 		ask(t, h, time.Duration(e.GraceMS)*time.Millisecond, r)
+		served.enter(r, 0)
 	}
 	killed := m.kill(t, h, r) // without a grace, not even the fence is waited for
 	if e.GraceMS == 0 {

@@ -58,9 +58,11 @@ func (m *Manager) finish(t *turn, e EndRequest, r *api.Receipt) {
 		return
 	}
 	r.Leftovers = left
+	served := m.lookServed(h, r.Turn)
 	m.awaitJobs(t, e, r)
 	m.outsideAgain(h, r)
 	r.Usage = h.Usage()
+	served.enter(r, servedSoon)
 	fault.Point("finish.counted")
 	m.keepLeftovers(t, r)
 }

@@ -17,6 +17,7 @@ type memLife struct {
 	freezes int
 	err     error // of Freeze
 	usage   api.Usage
+	served  func(context.Context) ([]api.Served, error) // set up before there is a turn
 	// Usage hangs until stuck is closed; stuckOnce lets later calls pass.
 	stuck     chan struct{}
 	stuckOnce bool
@@ -60,7 +61,13 @@ func (x *memHold) Uses(ctx context.Context, dir string) ([]api.Use, []string, er
 	return nil, nil, nil
 }
 
-func (x *memHold) Servers(ctx context.Context) ([]api.Server, error) { return nil, nil }
+func (x *memHold) Servers(ctx context.Context) ([]api.Server, []api.Served, error) {
+	if x.life.served == nil {
+		return nil, nil, nil
+	}
+	served, err := x.life.served(ctx)
+	return nil, served, err
+}
 
 func (x *memHold) Usage() api.Usage {
 	x.mu.Lock()

@@ -57,8 +57,10 @@ type Targets interface {
 	Uses(ctx context.Context, dir string) (uses []api.Use, unseen []string, err error)
 	// Servers lists processes of work/ whose sockets others are connected to: unix
 	// and TCP. A client without a pid is one of another host, or its Comm says why
-	// nobody can tell who is connected.
-	Servers(ctx context.Context) ([]api.Server, error)
+	// nobody can tell who is connected. Beside them, those that are connected to
+	// sockets on which processes outside listen. It keeps few descriptors open, and is
+	// over soon after ctx is.
+	Servers(ctx context.Context) ([]api.Server, []api.Served, error)
 }
 
 // ClientWatch is what a Host offers to watch turns' clients.

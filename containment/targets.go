@@ -157,7 +157,8 @@ func (m *Manager) Plan(ctx context.Context, id string, req api.AbandonRequest) (
 	case rule.Processes == api.FateKeep && !(p.State.Terminal() && req.Jobs):
 		p.Mechanism = "none"
 	}
-	err := m.lookAround(ctx, t, h, &p.Targets, &p.Servers)
+	var err error
+	p.Targets, p.Servers, p.ServedBy, err = m.lookAround(ctx, t, h)
 	byRule(p.Targets, rule, kept)
 	if err != nil {
 		p.Notes = append(p.Notes, err.Error())
@@ -179,9 +180,9 @@ func byRule(targets []api.Target, rule api.EndRule, kept string) {
 	}
 }
 
-// lookAround lists what an ending would deal with, jobs among it, and servers
-// that others use.
-func (m *Manager) lookAround(ctx context.Context, t *turn, h Hold, targets *[]api.Target, servers *[]api.Server) error {
+// lookAround lists what an ending would deal with, jobs among it, servers that
+// others use, and who uses others.
+func (m *Manager) lookAround(ctx context.Context, t *turn, h Hold) ([]api.Target, []api.Server, []api.Served, error) {
 	gs, err := h.Targets(ctx)
 	t.mu.Lock()
 	for i := range gs {
@@ -190,10 +191,8 @@ func (m *Manager) lookAround(ctx context.Context, t *turn, h Hold, targets *[]ap
 		}
 	}
 	t.mu.Unlock()
-	*targets = append(*targets, gs...)
-	ss, serr := h.Servers(ctx)
-	*servers = append(*servers, ss...)
-	return errors.Join(err, serr)
+	ss, served, serr := h.Servers(ctx)
+	return append([]api.Target{}, gs...), append([]api.Server{}, ss...), served, errors.Join(err, serr)
 }
 
 // Bounds of ending many.

@@ -39,7 +39,8 @@ func (m *Manager) Why(ctx context.Context, id string) (api.Why, error) {
 		w.Jobs = []string{}
 	}
 	if h != nil {
-		if err := m.lookAround(ctx, t, h, &w.Targets, &w.Servers); err != nil {
+		var err error
+		if w.Targets, w.Servers, w.ServedBy, err = m.lookAround(ctx, t, h); err != nil {
 			w.Because = append(w.Because, "not everything could be looked at: "+err.Error())
 		}
 		if !v.State.Terminal() {
@@ -50,6 +51,9 @@ func (m *Manager) Why(ctx context.Context, id string) (api.Why, error) {
 	for _, s := range w.Servers {
 		w.Because = append(w.Because, fmt.Sprintf("process %d (%s) serves %s to %d processes outside the turn; ending the turn ends it, unless it is made a job first",
 			s.PID, s.Comm, s.Socket, len(s.Clients)))
+	}
+	for _, s := range w.ServedBy {
+		w.Because = append(w.Because, s.Words())
 	}
 	return w, nil
 }

@@ -67,6 +67,15 @@ export interface Server {
   clients: Member[];
 }
 
+/** A process of a turn that is connected to a daemon outside it. */
+export interface Served {
+  pid: number;
+  process?: string;
+  comm?: string;
+  socket: string;
+  by: Member[];
+}
+
 export interface Plan {
   turn: string;
   state: TurnState;
@@ -74,6 +83,7 @@ export interface Plan {
   grace_ms: number;
   targets: Target[];
   servers: Server[];
+  served_by?: Served[];
   notes?: string[];
   [more: string]: unknown;
 }
@@ -87,6 +97,7 @@ export interface Why {
   ends: Array<{ reason: Reason; when: string; at?: string }>;
   targets: Target[];
   servers: Server[];
+  served_by?: Served[];
   jobs: string[];
   [more: string]: unknown;
 }

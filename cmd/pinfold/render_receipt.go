@@ -23,6 +23,7 @@ func renderReceipt(r api.Receipt, st style) string {
 		leftoversText(r, st),
 		reapedText(r.Reaped, st),
 		outsideText(r.Outside, st),
+		servedText(r.ServedBy, st),
 		refusedText(r, st),
 		survivorsText(r.Survivors, st),
 		usageText(r.Usage, st),
@@ -205,6 +206,25 @@ func outsideText(out []api.Outside, st style) string {
 			name = clean(o.Process) + " " + name
 		}
 		fmt.Fprintf(&b, "    %d %s: %s\n      in %s\n      %s\n", o.PID, name, did, clean(o.Cgroup), clean(o.Evidence))
+	}
+	return b.String()
+}
+
+// servedText tells for whom a daemon outside did work.
+func servedText(all []api.Served, st style) string {
+	if len(all) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n  %s\n", st.paint(yellow, fmt.Sprintf("connected to daemons outside the turn, which are not contained: %d", len(all))))
+	for _, s := range all {
+		fmt.Fprintf(&b, "    %d %s: %s\n", s.PID, strings.TrimSpace(clean(s.Process)+" "+clean(s.Comm)), clean(s.Socket))
+		for _, m := range s.By {
+			fmt.Fprintf(&b, "      of %d %s, in %s\n", m.PID, clean(m.Comm), clean(m.Cgroup))
+		}
+		if len(s.By) == 0 {
+			b.WriteString("      of a process that could not be looked at\n")
+		}
 	}
 	return b.String()
 }

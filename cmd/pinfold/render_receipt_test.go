@@ -91,6 +91,10 @@ func TestRenderReceipt(t *testing.T) {
 	finished.Leftovers, finished.LeftoversEndedAt = incompleteReceipt().Leftovers, at(90_000)
 	reaped := completeReceipt()
 	reaped.Reaped = []api.Reaped{{PID: 78, Process: "p1", Comm: "make", AgeMS: 60_000, Verdict: api.VerdictGone}, {PID: 4800, Comm: "dd\x1b", AgeMS: 9, Verdict: api.VerdictOwned}}
+	served := completeReceipt()
+	served.ServedBy = []api.Served{
+		{PID: 78, Process: "p1", Comm: "gradle", Socket: "unix:@gradle\x1b", By: []api.Member{{PID: 34, Comm: "java\x1b", Cgroup: "/user.slice/x.scope"}, {PID: 35, Comm: "java", Cgroup: "/"}}},
+		{PID: 79, Comm: "docker", Socket: "unix:/run/docker.sock"}}
 	for _, c := range []struct {
 		name string
 		r    api.Receipt
@@ -102,6 +106,7 @@ func TestRenderReceipt(t *testing.T) {
 		{"incomplete-colour.txt", incompleteReceipt(), style{color: true}},
 		{"finished.txt", finished, style{utf8: true}},
 		{"reaped.txt", reaped, style{}},
+		{"served.txt", served, style{utf8: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) { golden(t, c.name, renderReceipt(c.r, c.st)) })
 	}

@@ -16,7 +16,7 @@ func (a *app) whyCmd() *cobra.Command {
 		Short: "Tell why a turn is as it is, and what would end it",
 		Long: `Tell why a turn is in its state, in words: who ended it and for what, what keeps
 it open, what would end it and when, which processes it holds and on what
-evidence, and which of them others use.
+evidence, which of them others use, and which use daemons outside the turn.
 
 Exit status: see "pinfold help exit-codes".`,
 		Example: `  pinfold why k3v9
@@ -93,6 +93,9 @@ func renderPlan(p api.Plan, st style) string {
 	}
 	for _, s := range p.Servers {
 		fmt.Fprintf(&b, "  process %d (%s) serves %s to %d processes outside the turn\n", s.PID, clean(s.Comm), clean(s.Socket), len(s.Clients))
+	}
+	for _, s := range p.ServedBy {
+		fmt.Fprintf(&b, "  %s\n", clean(s.Words()))
 	}
 	for _, n := range p.Notes {
 		fmt.Fprintf(&b, "note: %s\n", clean(n))

@@ -312,21 +312,26 @@ func (x *bare) Uses(ctx context.Context, dir string) ([]api.Use, []string, error
 	return s.uses, s.unseen, ctx.Err()
 }
 
-// Servers lists those of the turn whose sockets others are connected to.
-func (x *bare) Servers(ctx context.Context) ([]api.Server, error) {
+// Servers lists those of the turn whose sockets others are connected to, and those
+// that are connected to others'.
+func (x *bare) Servers(ctx context.Context) ([]api.Server, []api.Served, error) {
 	v, err := x.look(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for servers: %w", err)
+		return nil, nil, fmt.Errorf("look for servers: %w", err)
 	}
 	defer v.close()
-	var members []*pidfd.Handle
-	of := map[int]string{}
+	look, of := inspect.NewSockets(), map[int]string{}
 	for _, m := range v.members {
-		if h, err := m.handle(); err == nil {
-			defer h.Close()
-			members = append(members, h)
-			of[h.PID()] = m.launch
+		h, err := m.handle()
+		if err != nil {
+			continue
+		}
+		of[h.PID()] = m.launch
+		err = look.Add(ctx, h)
+		h.Close()
+		if err != nil {
+			return nil, nil, fmt.Errorf("look for servers: %w", err)
 		}
 	}
-	return x.servers(ctx, members, of)
+	return x.servers(ctx, look, of)
 }

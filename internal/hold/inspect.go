@@ -100,49 +100,46 @@ func comm(pid int) string {
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-// Servers lists processes of work/ whose sockets others are connected to.
-func (x *hold) Servers(ctx context.Context) ([]api.Server, error) {
-	var members []*pidfd.Handle
-	of := map[int]string{}
-	defer func() {
-		for _, h := range members {
-			h.Close()
-		}
-	}()
+// Servers lists processes of work/ whose sockets others are connected to, and those
+// that are connected to others'.
+func (x *hold) Servers(ctx context.Context) ([]api.Server, []api.Served, error) {
+	look, of := inspect.NewSockets(), map[int]string{}
 	_, err := x.work.Each(func(h *pidfd.Handle, f cgroup.Found) error {
-		fd, err := h.Dup()
-		if err != nil {
-			return err
-		}
-		members = append(members, pidfd.FromFD(fd, f.PID))
 		of[f.PID] = launchOf(f.Dir)
-		return nil
+		return look.Add(ctx, h)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for servers: %w", err)
+		return nil, nil, fmt.Errorf("look for servers: %w", err)
 	}
-	return x.servers(ctx, members, of)
+	return x.servers(ctx, look, of)
 }
 
-// servers lists those of members whose sockets others are connected to; of tells
-// which launches they are of.
-func (x *keeping) servers(ctx context.Context, members []*pidfd.Handle, of map[int]string) ([]api.Server, error) {
-	found, notes, err := inspect.Servers(ctx, members)
+// servers describes what a look has found; of tells which launches its members are of.
+func (x *keeping) servers(ctx context.Context, look *inspect.Sockets, of map[int]string) ([]api.Server, []api.Served, error) {
+	found, err := look.Look(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, n := range notes {
+	for _, n := range found.Notes {
 		x.host.log.Debug("look for servers", "turn", x.turn, "note", n)
 	}
-	out := make([]api.Server, 0, len(found))
-	for _, s := range found {
+	out := make([]api.Server, 0, len(found.Servers))
+	for _, s := range found.Servers {
 		one := api.Server{PID: s.PID, Process: of[s.PID], Comm: comm(s.PID), Socket: s.Socket}
 		for _, c := range s.Clients {
 			one.Clients = append(one.Clients, client(c))
 		}
 		out = append(out, one)
 	}
-	return out, nil
+	var served []api.Served
+	for _, s := range found.Served {
+		one := api.Served{PID: s.PID, Process: of[s.PID], Comm: s.Comm, Socket: s.Socket, By: []api.Member{}}
+		for _, pid := range s.By {
+			one.By = append(one.By, client(inspect.Client{PID: pid}))
+		}
+		served = append(served, one)
+	}
+	return out, served, nil
 }
 
 // client describes one that is connected. One that is no process of this host, or

@@ -28,6 +28,7 @@ var suite = systest.New(map[string]systest.Helper{
 	"listen":    listenOn,
 	"dial":      dialTo,
 	"nobody":    lookAsNobody,
+	"served":    sayServed,
 })
 
 // TestMain keeps to itself what descriptors it was started with: helpers have no

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"pinfold.dev/internal/sys/systest"
-	"pinfold.dev/pidfd"
 )
 
 // patience is a context that is done after it was asked so often.
@@ -46,8 +45,8 @@ func TestManyDescriptors(t *testing.T) {
 	if _, err := mustUses(t, t.TempDir()).Of(gone(), h); !errors.Is(err, context.Canceled) {
 		t.Errorf("uses: %v", err)
 	}
-	if _, _, err := Servers(gone(), []*pidfd.Handle{h}); !errors.Is(err, context.Canceled) {
-		t.Errorf("servers: %v", err)
+	if _, err := sockets(gone(), h); !errors.Is(err, context.Canceled) {
+		t.Errorf("sockets: %v", err)
 	}
 }
 

@@ -35,90 +35,133 @@ type Client struct {
 // maxProcs bounds the search for who has a socket.
 const maxProcs = 1 << 16
 
-// Servers finds those of the members that listen on a socket to which a process
-// outside them is connected: unix stream sockets of our network namespace, and
-// TCP sockets of theirs. notes say what could not be looked at.
-func Servers(ctx context.Context, members []*pidfd.Handle) (servers []Server, notes []string, err error) {
-	l := &listening{holders: map[uint32]int{}, inside: map[int]bool{}, names: map[uint64][]int{}}
-	for _, h := range members {
-		l.member(ctx, h)
-	}
-	if len(l.holders) == 0 {
-		return nil, l.notes, ctx.Err()
-	}
-	l.unix()
-	for _, pids := range l.names {
-		l.tcp(pids[0])
-	}
-	if len(l.wanted) > 0 {
-		err = l.find(ctx)
-	}
-	return l.servers(), l.notes, cmp.Or(err, ctx.Err())
-}
-
-// listening is one Servers under way.
-type listening struct {
+// Sockets is one look at the sockets of processes: who outside them uses one on
+// which they listen, and whom outside they use. Feed it with Add, then Look, once.
+type Sockets struct {
 	holders map[uint32]int   // socket inode to the member that has it
+	stdio   map[uint32]bool  // those that are a member's standard input, output or error
 	inside  map[int]bool     // the members
+	comms   map[int]string   // of those with sockets
 	names   map[uint64][]int // network namespace to members in it
+	unread  bool             // a member's sockets cannot be read
 	own     uint64           // our network namespace
 	wanted  []connection
 	found   map[uint32][]int // socket inode to processes outside
 	notes   []string
 }
 
-// connection is one that somebody has to a member's listening socket.
+// NewSockets is a look that has seen nobody.
+func NewSockets() *Sockets {
+	return &Sockets{holders: map[uint32]int{}, stdio: map[uint32]bool{}, inside: map[int]bool{}, comms: map[int]string{}, names: map[uint64][]int{}}
+}
+
+// connection is one that somebody has to a member's listening socket, or a member
+// to somebody's.
 type connection struct {
-	pid    int // of who listens
+	pid    int // of who listens; where used, of the member that is connected
 	socket string
 	peer   uint32 // inode of the other end; 0: it is not in this namespace
 	from   string
+	used   bool
 }
 
-func (l *listening) note(format string, args ...any) {
+// Around is what was seen, unix stream sockets of our network namespace and TCP
+// sockets of the members'.
+type Around struct {
+	// Servers are members that listen on a socket to which a process outside them
+	// is connected.
+	Servers []Server
+	// Served are members that are connected to a socket on which a process outside
+	// them listens; mostServed at most.
+	Served []Served
+	// Notes say what could not be looked at.
+	Notes []string
+}
+
+// Look finds who has the other ends of the members' connections. It goes through
+// all processes once, and only where there is such an end.
+func (l *Sockets) Look(ctx context.Context) (Around, error) {
+	if len(l.holders) == 0 || ctx.Err() != nil {
+		return Around{Notes: l.notes}, ctx.Err()
+	}
+	l.unix()
+	for ns, pids := range l.names {
+		if ns == l.own {
+			pids = []int{0} // ourselves, who do not go meanwhile
+		}
+		l.tcp(pids[0])
+	}
+	var err error
+	if len(l.wanted) > 0 {
+		err = l.find(ctx)
+	}
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return Around{Notes: l.notes}, err
+	}
+	a := Around{Servers: l.servers(), Served: l.served()}
+	a.Notes = l.notes
+	return a, nil
+}
+
+func (l *Sockets) note(format string, args ...any) {
 	if s := fmt.Sprintf(format, args...); !slices.Contains(l.notes, s) {
 		l.notes = append(l.notes, s)
 	}
 }
 
-// member takes the sockets that a member has.
-func (l *listening) member(ctx context.Context, h *pidfd.Handle) {
+// Add takes the sockets that a member has; the handle is not kept. The error is ctx's.
+func (l *Sockets) Add(ctx context.Context, h *pidfd.Handle) error {
 	pid := h.PID()
 	l.inside[pid] = true
-	socks, err := socketsOf(ctx, pid)
+	var socks, std []uint32
+	err := eachSocket(ctx, pid, func(ino uint32, fd string) {
+		socks = append(socks, ino)
+		if fd == "0" || fd == "1" || fd == "2" {
+			std = append(std, ino)
+		}
+	})
 	ns, nerr := sys.InoAt(sys.AtFDCWD, "/proc/"+strconv.Itoa(pid)+"/ns/net")
+	comm := ""
+	if len(socks) > 0 {
+		b, _ := sys.ProcFile(pid, "comm")
+		comm = strings.TrimSuffix(string(b), "\n")
+	}
 	if over, xerr := h.Exited(); xerr != nil || over {
-		return
+		return ctx.Err()
 	}
 	if err != nil || nerr != nil {
+		l.unread = true
 		l.note("the sockets of process %d cannot be read", pid)
-		return
+		return ctx.Err()
 	}
 	for _, ino := range socks {
 		l.holders[ino] = pid
 	}
+	for _, ino := range std {
+		l.stdio[ino] = true
+	}
 	if len(socks) > 0 {
+		l.comms[pid] = comm
 		l.names[ns] = append(l.names[ns], pid)
 	}
+	return nil
 }
 
-// socketsOf are the inodes of the sockets among a process's descriptors.
-func socketsOf(ctx context.Context, pid int) ([]uint32, error) {
+// eachSocket calls fn with the inodes of the sockets among a process's descriptors.
+func eachSocket(ctx context.Context, pid int, fn func(ino uint32, fd string)) error {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-	var out []uint32
-	err := eachName(ctx, dir, func(name string) bool {
+	return eachName(ctx, dir, func(name string) bool {
 		to, err := os.Readlink(dir + "/" + name)
 		if err != nil {
 			return true
 		}
 		if n, ok := strings.CutPrefix(to, "socket:["); ok {
 			if ino, err := strconv.ParseUint(strings.TrimSuffix(n, "]"), 10, 32); err == nil {
-				out = append(out, uint32(ino))
+				fn(uint32(ino), name)
 			}
 		}
 		return true
 	})
-	return out, err
 }
 
 // eachName calls fn with the names in a directory, which may be very many, until
@@ -150,7 +193,7 @@ func eachName(ctx context.Context, dir string, fn func(name string) (more bool))
 
 // unix finds connections to listening unix sockets: the end that was accepted has
 // the listener's name, and a peer.
-func (l *listening) unix() {
+func (l *Sockets) unix() {
 	var err error
 	if l.own, err = sys.InoAt(sys.AtFDCWD, "/proc/self/ns/net"); err != nil {
 		l.note("unix sockets: %v", err)
@@ -178,11 +221,12 @@ func (l *listening) unix() {
 			l.wanted = append(l.wanted, connection{pid: pid, socket: "unix:" + s.Name, peer: s.Peer})
 		}
 	}
+	l.unixUsed(all)
 }
 
 // onlyListening is what there is without sock_diag: /proc/net/unix tells who
 // listens, and not who is connected.
-func (l *listening) onlyListening(why error) {
+func (l *Sockets) onlyListening(why error) {
 	b, err := sys.ProcFile(0, "net/unix")
 	if err != nil {
 		l.note("unix sockets: %v; %v", why, err)
@@ -197,7 +241,7 @@ func (l *listening) onlyListening(why error) {
 
 // tcp finds connections to listening TCP sockets in the network namespace of a
 // member: those of the accepted ends, and the other ends by their addresses.
-func (l *listening) tcp(pid int) {
+func (l *Sockets) tcp(pid int) {
 	var all []tcpSocket
 	for _, name := range []string{"net/tcp", "net/tcp6"} {
 		b, err := sys.ProcFile(pid, name)
@@ -230,10 +274,11 @@ func (l *listening) tcp(pid int) {
 		c.peer = ends[[2]netip.AddrPort{s.remote, s.local}]
 		l.wanted = append(l.wanted, c)
 	}
+	l.tcpUsed(all, server, ends)
 }
 
 // find looks who has the other ends, through all processes, once.
-func (l *listening) find(ctx context.Context) error {
+func (l *Sockets) find(ctx context.Context) error {
 	l.found = map[uint32][]int{}
 	want := map[uint32]bool{}
 	for _, c := range l.wanted {
@@ -256,20 +301,22 @@ func (l *listening) find(ctx context.Context) error {
 			l.note("there are more processes than could be looked at")
 			break
 		}
-		socks, _ := socketsOf(ctx, pid) // one that we may not look at shows as a connection of nobody's
-		for _, ino := range socks {
+		_ = eachSocket(ctx, pid, func(ino uint32, _ string) { // one that we may not look at shows as a connection of nobody's
 			if want[ino] {
 				l.found[ino] = append(l.found[ino], pid)
 			}
-		}
+		})
 	}
 	return nil
 }
 
 // servers puts it together. A connection of one member to another is none.
-func (l *listening) servers() (out []Server) {
+func (l *Sockets) servers() (out []Server) {
 	at := map[string]int{}
 	for _, c := range l.wanted {
+		if c.used {
+			continue
+		}
 		clients := l.clients(c)
 		if len(clients) == 0 {
 			continue
@@ -290,7 +337,7 @@ func (l *listening) servers() (out []Server) {
 	return out
 }
 
-func (l *listening) clients(c connection) (out []Client) {
+func (l *Sockets) clients(c connection) (out []Client) {
 	if c.peer == 0 {
 		return []Client{{From: c.from}}
 	}

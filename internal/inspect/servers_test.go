@@ -47,28 +47,43 @@ func TestServers(t *testing.T) {
 				_, err := sys.UnixSockets()
 				systest.Lacking(t, "unix_diag in the kernel", err)
 			}
-			if got, notes, err := Servers(t.Context(), members); len(got) > 0 || len(notes) > 0 || err != nil {
+			if got, notes, err := servers(t.Context(), members...); len(got) > 0 || len(notes) > 0 || err != nil {
 				t.Errorf("with nobody outside: %+v, %v, %v", got, notes, err)
 			}
 			out := mustStart(t, "dial", kind, to)
 			out.Line(t)
-			got, notes, err := Servers(t.Context(), members)
+			got, notes, err := servers(t.Context(), members...)
 			want := Server{PID: l.PID(), Socket: kind + ":" + at, Clients: []Client{{PID: out.PID()}}}
 			if err != nil || len(notes) > 0 || len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 				t.Errorf("%+v, not %+v (%v, %v)", got, want, notes, err)
 			}
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, _, err := Servers(over, members); err == nil {
+			if _, _, err := servers(over, members...); err == nil {
 				t.Error("it looked on without time")
 			}
 			out.End()
 			systest.Until(t, "the end of the connection of one that went", func() bool { // a FIN takes its time
-				got, _, err := Servers(t.Context(), members)
+				got, _, err := servers(t.Context(), members...)
 				return len(got) == 0 && err == nil
 			})
 		})
 	}
+}
+
+func sockets(ctx context.Context, members ...*pidfd.Handle) (Around, error) {
+	l := NewSockets()
+	for _, h := range members {
+		if err := l.Add(ctx, h); err != nil {
+			return Around{}, err
+		}
+	}
+	return l.Look(ctx)
+}
+
+func servers(ctx context.Context, members ...*pidfd.Handle) ([]Server, []string, error) {
+	a, err := sockets(ctx, members...)
+	return a.Servers, a.Notes, err
 }
 
 func mustStart(t *testing.T, name string, args ...string) *systest.Proc {
@@ -97,8 +112,10 @@ func TestOnlyListening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a socket")
 	p := mustStart(t, "listen", "unix", path)
 	p.Line(t)
-	l := &listening{holders: map[uint32]int{}, inside: map[int]bool{}, names: map[uint64][]int{}}
-	l.member(noContext(), handle(t, p.PID()))
+	l := NewSockets()
+	if err := l.Add(t.Context(), handle(t, p.PID())); err != nil {
+		t.Fatal(err)
+	}
 	l.onlyListening(errors.New("forbidden"))
 	want := []Server{{PID: p.PID(), Socket: "unix:" + path, Clients: []Client{{From: "it cannot be told who is connected: forbidden"}}}}
 	if got := l.servers(); !reflect.DeepEqual(got, want) {
