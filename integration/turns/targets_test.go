@@ -3,6 +3,7 @@ package turns
 import (
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,9 +38,12 @@ func playServer(words []string) int {
 	}
 }
 
-// playVisitor: SOCKET FILE. It beats for as long as such a server answers it, and
-// ends when that does not.
+// playVisitor: SOCKET FILE [WORD]. It beats for as long as such a server answers it,
+// and ends when that does not; with a word not when it is asked to.
 func playVisitor(words []string) int {
+	if len(words) > 2 {
+		signal.Ignore(syscall.SIGTERM)
+	}
 	var c net.Conn
 	var err error
 	for range 30_000 { // a minute
