@@ -118,7 +118,7 @@ func TestManagerReexecutes(t *testing.T) {
 // bounded time, also when so many are made that the socket fills up.
 func TestBusHangs(t *testing.T) {
 	needBed(t, bedRoot)
-	calls, patience := 2000, 2*time.Second
+	calls, patience := 2000, 3*time.Second
 	if testing.Short() { // on a slow machine
 		calls, patience = 200, 4*time.Second
 	}

@@ -220,9 +220,8 @@ while read -r line; do id=${line##*'"id":'}; echo "{\"jsonrpc\":\"2.0\",\"id\":$
 				t.Errorf("%+v", r)
 			}
 			for _, f := range []string{"server.pid", "helper.pid"} {
-				s, err := os.ReadFile("/proc/" + b.word(f) + "/stat") // a zombie has ended
-				if err == nil && !strings.Contains(string(s), ") Z ") {
-					t.Errorf("%s is still there: %s", f, s)
+				if livesOn(b.word(f), false) {
+					t.Errorf("%s is still there", f)
 				}
 			}
 		})

@@ -52,7 +52,7 @@ func (m signalsAsUsual) Run() int {
 //	setturn                 set TURN to the turn that is listed first
 //	onejson FIELD command   run a command that must print one JSON object with FIELD
 //	setfrom NAME INDEX      set a variable to a word of the last output
-//	alive|dead FILE         whether the process whose pid the file has lives
+//	alive|dead FILE         whether the process whose pid the file has lives, or comes to have ended
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -200,10 +200,20 @@ func isAlive(want bool) func(*testscript.TestScript, bool, []string) {
 		if pid == "" {
 			ts.Fatalf("%s has no pid", args[0])
 		}
+		if alive := livesOn(pid, want); alive != want {
+			ts.Fatalf("process %s of %s: alive is %v", pid, args[0], alive)
+		}
+	}
+}
+
+// livesOn tells whether a process is no zombie. One that has been killed, and has left
+// its cgroup, may take a moment to be one: where it is not to live it is waited for.
+func livesOn(pid string, want bool) bool {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		b, err := os.ReadFile("/proc/" + pid + "/stat")
 		_, after, _ := strings.Cut(string(b), ") ")
-		if alive := err == nil && !strings.HasPrefix(after, "Z"); alive != want {
-			ts.Fatalf("process %s of %s: alive is %v", pid, args[0], alive)
+		if alive := err == nil && !strings.HasPrefix(after, "Z"); alive == want || want || time.Now().After(end) {
+			return alive
 		}
 	}
 }
