@@ -34,7 +34,7 @@ func EventKinds() []EventKind {
 		EventClientGone, EventEnding, EventEnded, EventUnkillable, EventResolved, EventLeftover, EventOutside, EventJob, EventGap}
 }
 
-// Event is one thing that happened. Seq rises by one from event to event, and
+// Event is one thing that happened. Seq rises from event to event, and
 // is the cursor: a reader that has seen it goes on after it.
 type Event struct {
 	Seq     int64     `json:"seq"`

@@ -19,7 +19,7 @@ type AbandonRequest struct {
 	GraceMS *int64 `json:"grace_ms,omitempty"`
 	Epoch   int64  `json:"epoch,omitempty"`
 	// Leftovers ends what a finished turn left running; without it a second
-	// call returns the first receipt and touches nothing.
+	// call returns the first receipt and touches nothing but a longer grace.
 	Leftovers bool `json:"leftovers,omitempty"`
 	// Jobs ends the turn's jobs, too; without it the turn's policy says.
 	Jobs bool `json:"jobs,omitempty"`
