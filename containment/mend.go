@@ -35,10 +35,10 @@ func (m *Manager) Mend() (mended []string, err error) {
 	return mended, err
 }
 
-// lostDir is what it means for a turn that what was in its runtime directory is
-// gone.
-const lostDir = "its record and its keeper's socket were removed under the running service; the record is written again, " +
-	"but a later service cannot speak to the keeper: what it has not heard by then of how processes ended may be lost"
+// lostDir is what it means for a turn that its record is gone, alone or with all
+// that was in its runtime directory.
+const lostDir = "its record was removed under the running service, and is written again; where its keeper's socket went with it, " +
+	"a later service cannot speak to the keeper: what it has not heard by then of how processes ended may be lost"
 
 func (m *Manager) mend(t *turn) (bool, error) {
 	t.saveMu.Lock()

@@ -39,8 +39,8 @@ func harms() map[string]harm {
 		}, "written into"},
 		"lock removed":      {func(s *service, _ string) error { return os.Remove(run(s) + "/lock") }, ""},
 		"records removed":   {func(s *service, _ string) error { return os.RemoveAll(run(s) + "/turns") }, "directory of all records"},
-		"turn's directory":  {func(s *service, id string) error { return os.RemoveAll(run(s) + "/turns/" + id) }, "keeper's socket were removed"},
-		"record's file":     {func(s *service, id string) error { return os.Remove(s.recordPath(id)) }, "keeper's socket were removed"},
+		"turn's directory":  {func(s *service, id string) error { return os.RemoveAll(run(s) + "/turns/" + id) }, "its record was removed"},
+		"record's file":     {func(s *service, id string) error { return os.Remove(s.recordPath(id)) }, "its record was removed"},
 		"the socket, alone": {func(s *service, _ string) error { return os.Remove(run(s) + "/sock") }, ""},
 	}
 }
