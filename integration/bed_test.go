@@ -132,6 +132,8 @@ var (
 	passed  = regexp.MustCompile(`(?m)^\s*--- PASS: (\S+)`)
 	failed  = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	skipped = regexp.MustCompile(`(?m)^\s*--- SKIP: (\S+)`)
+	// named is the line before what a test writes, when another has written or begun.
+	named = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
 	// excuse is how the reason for a skip reads that stands in a bed: another
 	// bed is the place for it, or package systest has looked for the feature.
 	excuse = regexp.MustCompile(`test beds?\b|: skipped: `)
@@ -162,14 +164,14 @@ func checkTests(t *testing.T, out string, err error) {
 }
 
 // unexcused lists tests that were skipped without an excuse. go test -v writes
-// the reason after the test's RUN line, and the verdict, of a subtest, later.
+// the reason after a line that names the test, and the verdict, of a subtest, later.
 func unexcused(out string) (names []string) {
 	reasons := make(map[string]string)
 	var running string
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "=== RUN "); ok {
-			running = strings.TrimSpace(name)
+		if m := named.FindStringSubmatch(line); m != nil {
+			running = m[1]
 		} else if excuse.MatchString(line) {
 			reasons[running] = line
 		}
