@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,6 +62,9 @@ func slowness(t *testing.T) int {
 	return n
 }
 
+// patience is for what happens soon on a usual machine.
+func patience(t *testing.T) time.Duration { return time.Duration(slowness(t)) * time.Minute }
+
 // load is what goes on meanwhile.
 type load struct {
 	*client.Client
@@ -104,7 +108,7 @@ func newLoad(u *unit) *load {
 // again asks until it is answered: what a client does whose service restarts.
 func again[T any](l *load, what string, ask func() (T, error)) T {
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(l.t)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		var v T
 		if v, err = ask(); err == nil {
 			return v
@@ -237,7 +241,13 @@ func (l *load) touch() {
 // hold holds a turn that goes with its client.
 func (l *load) hold() {
 	for l.ctx.Err() == nil {
-		h := again(l, "hold", func() (*client.Holding, error) { return l.Hold(l.ctx, l.held.ID, 0) })
+		h := again(l, "hold", func() (*client.Holding, error) {
+			h, err := l.Hold(l.ctx, l.held.ID, 0)
+			if l.ctx.Err() != nil { // the load is over
+				return h, nil
+			}
+			return h, err
+		})
 		if h == nil {
 			return
 		}
@@ -312,8 +322,7 @@ func (l *load) finish() {
 	l.u.soon("the last event", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		n := len(l.events)
-		return n > 0 && l.events[n-1].Kind == api.EventExit && l.events[n-1].Process == last.ID
+		return slices.ContainsFunc(l.events, func(e api.Event) bool { return e.Kind == api.EventExit && e.Process == last.ID })
 	})
 	l.stop()
 	l.wg.Wait()

@@ -108,7 +108,7 @@ func killKeeper(t *testing.T, x api.Turn) {
 func TestKeptHandlesThere(t *testing.T) {
 	needBed(t, "service")
 	u := installUnit(t)
-	u.dropIn("pinfold.service", "[Service]\nRestartSec=5s\n")
+	u.dropIn("pinfold.service", "[Service]\nRestartSec=1h\n")
 	u.systemctl("start", "pinfold")
 	c := u.client()
 	canary := begin(t, c, api.BeginRequest{})
@@ -138,6 +138,7 @@ func TestKeptHandlesThere(t *testing.T) {
 	if pid := u.pid(); pid != 0 {
 		t.Fatalf("the service runs again already, as %d: nothing is shown", pid)
 	}
+	u.systemctl("restart", "pinfold") // it would wait, were it only started
 	u.ready()
 	wantStatus(t, c, x.ID, all[0].ID, api.Status{State: api.ProcessExited, Code: 7})
 	wantStatus(t, c, x.ID, all[1].ID, api.Status{State: api.ProcessSignaled, Signal: "SIGTERM"})
@@ -162,16 +163,13 @@ func TestKeptHandlesThere(t *testing.T) {
 func TestWatchdogThere(t *testing.T) {
 	needBed(t, "service")
 	u := installUnit(t)
-	var c *client.Client
-	var canary func()
+	u.systemctl("start", "pinfold")
+	canary := canaryTurn(t, u.client())
 	pid := 0
+	var undo func()
 	for most := 2; ; most *= 3 { // on a busy machine it may not be heard of for that long
-		undo := u.dropIn("pinfold.service", fmt.Sprintf("[Service]\nWatchdogSec=%ds\n", most))
+		undo = u.dropIn("pinfold.service", fmt.Sprintf("[Service]\nWatchdogSec=%ds\n", most))
 		u.systemctl("restart", "pinfold")
-		if c == nil {
-			c = u.client()
-			canary = canaryTurn(t, c)
-		}
 		pid = u.pid()
 		time.Sleep(time.Duration(most)*time.Second + time.Second)
 		now := u.pid()
@@ -188,6 +186,8 @@ func TestWatchdogThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.soon("another service runs", func() bool { now := u.pid(); return now != 0 && now != pid })
+	undo() // this one, too, might not be heard of for that long
+	u.systemctl("restart", "pinfold")
 	canary()
 }
 
@@ -210,6 +210,7 @@ func TestStrangersKeptThere(t *testing.T) {
 	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil { // which is in the turn still
 		t.Fatal(err)
 	}
+	u.soon("it is dead", func() bool { return !alive(p.PID) })
 	undo()
 	u.systemctl("restart", "pinfold")
 	u.kept(1) // the socket

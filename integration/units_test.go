@@ -196,9 +196,9 @@ func (u *unit) noScopes() {
 // soon waits for cond, a long time.
 func (u *unit) soon(what string, cond func() bool) {
 	u.t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(u.t)); !cond(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			u.t.Fatalf("not seen within a minute: %s", what)
+			u.t.Fatalf("not seen within %v: %s", patience(u.t), what)
 		}
 	}
 }
@@ -223,7 +223,7 @@ func (u *unit) pid() int {
 func (u *unit) kept(want int) {
 	u.t.Helper()
 	got := ""
-	for end := time.Now().Add(time.Minute); got != strconv.Itoa(want); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(u.t)); got != strconv.Itoa(want); time.Sleep(20 * time.Millisecond) {
 		if got = u.show("NFileDescriptorStore"); time.Now().After(end) {
 			u.t.Fatalf("systemd keeps %s descriptors, not %d", got, want)
 		}
