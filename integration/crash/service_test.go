@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
+	"pinfold.dev/integration/guard"
 	"pinfold.dev/pidfd"
 )
 
@@ -141,6 +143,10 @@ func (l *life) startOnce() bool {
 		l.t.Fatal(err)
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		l.t.Fatal(err)
+	}
 	cmd := exec.Command(run.bin+"/pinfold", "serve", "--socket", l.dir+"/sock", "--runtime-dir", l.dir+"/run", "--state-dir", l.dir+"/state",
 		"--grace", "0", "--bound", "30s", "--log-level", "debug")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PINFOLD_FAULT=" + l.rules}
@@ -156,7 +162,7 @@ func (l *life) startOnce() bool {
 	l.proc = p
 	l.mu.Unlock()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if _, err := l.Host(context.Background()); err == nil {
+		if _, err := l.Host(context.Background()); err == nil && l.answered(before) {
 			return true
 		}
 		select {
@@ -168,6 +174,13 @@ func (l *life) startOnce() bool {
 	}
 	l.t.Fatalf("the service does not answer\n%s", l.log())
 	return false
+}
+
+// answered tells that all those keepers have answered that the service has not waited
+// for when it started. One that waits at a point goes on by then, or is dead.
+func (l *life) answered(before int64) bool {
+	b, _ := os.ReadFile(l.dir + "/log")
+	return len(guard.Unanswered(string(b[min(before, int64(len(b))):]))) == 0
 }
 
 // place has a service know its grade, and, where that needs no cgroups, run in the

@@ -1,9 +1,11 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -51,6 +53,10 @@ func (s *service) start() error {
 		return err
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	cmd := exec.Command(run.bin+"/pinfold", "serve", "--socket", s.dir+"/sock", "--runtime-dir", s.dir+"/run", "--state-dir", s.dir+"/state",
 		"--grade", string(run.grade), "--cgroup-parent", run.cgroup, "--init", run.bin+"/pinfold-init", "--grace", "0",
 		"--bound", patience(30*time.Second).String(), "--log-level", "debug")
@@ -61,7 +67,7 @@ func (s *service) start() error {
 	}
 	for end := time.Now().Add(patience(time.Minute)); ; time.Sleep(2 * time.Millisecond) {
 		_, err := s.Host(context.Background())
-		if err == nil {
+		if err == nil && s.answered(before) {
 			return nil
 		}
 		select {
@@ -70,9 +76,16 @@ func (s *service) start() error {
 		default:
 		}
 		if time.Now().After(end) {
-			return err
+			return cmp.Or(err, errors.New("a keeper does not answer"))
 		}
 	}
+}
+
+// answered tells that all those keepers have answered that the service has not waited
+// for when it started.
+func (s *service) answered(before int64) bool {
+	b, _ := os.ReadFile(s.dir + "/log")
+	return len(guard.Unanswered(string(b[min(before, int64(len(b))):]))) == 0
 }
 
 func (s *service) kill() {

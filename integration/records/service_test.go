@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,6 +78,10 @@ func (s *service) tryStart() error {
 		return err
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	cmd := exec.Command(s.bin, s.argv()...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PINFOLD_FAULT=" + s.faults}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
@@ -89,6 +94,7 @@ func (s *service) tryStart() error {
 	for end := time.Now().Add(patience(90 * time.Second)); ; time.Sleep(2 * time.Millisecond) {
 		_, err := s.Host(context.Background())
 		if err == nil {
+			s.answered(before)
 			return nil
 		}
 		select {
@@ -100,6 +106,15 @@ func (s *service) tryStart() error {
 			return err
 		}
 	}
+}
+
+// answered waits for the keepers that the service has not waited for when it started.
+func (s *service) answered(before int64) {
+	s.t.Helper()
+	eventually(s.t, "all keepers have answered", func() bool {
+		b, _ := os.ReadFile(s.dir + "/log")
+		return len(guard.Unanswered(string(b[min(before, int64(len(b))):]))) == 0
+	})
 }
 
 // kill ends the service with SIGKILL: its turns go on.
