@@ -171,11 +171,12 @@ func (c *canary) lives() {
 	}
 }
 
-// stateOf is the letter of /proc/pid/stat, or 0 where there is no such process.
+// stateOf is the letter of /proc/pid/stat, or 0 where there is no such process: also
+// for one that is just being reaped (X).
 func stateOf(pid int) byte {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	_, rest, ok := strings.Cut(string(b), ") ")
-	if err != nil || !ok {
+	if err != nil || !ok || rest[0] == 'X' {
 		return 0
 	}
 	return rest[0]
