@@ -220,6 +220,7 @@ func (s *stage) find() {
 		s.t.Fatalf("recover: %s, %v", v, err)
 	}
 	s.hold = h.(*hold)
+	systest.Until(s.t, "the keeper answers, or is dead", func() bool { return !s.unreached.Load() || s.keeperDead() })
 }
 
 // exit waits until the end of a launch was told, which has to be once.

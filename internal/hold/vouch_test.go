@@ -144,8 +144,9 @@ func TestEscapedIsVouchedFor(t *testing.T) {
 	if err := s.vouched(h); !errors.Is(err, errOutside) {
 		t.Errorf("without a keeper: %v", err)
 	}
+	dead := mustEnd(t, p1.PID)
 	s.endTurn() // by the handle, which the running service has
-	mustEnd(t, p1.PID)()
+	dead()
 }
 
 // A record may name as keeper a stranger that was started with a keeper's words: it
