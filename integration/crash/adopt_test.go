@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"syscall"
+	"time"
 
 	"pinfold.dev/api"
 	"pinfold.dev/pidfd"
@@ -66,11 +67,13 @@ func (l *life) adoptee(pid int) {
 	l.adoptees = append(l.adoptees, kid)
 }
 
-// adopteesOver checks that they ended with the turn.
+// adopteesOver checks that they ended with the turn. A cgroup is empty before the last
+// that was in it has ended.
 func (l *life) adopteesOver() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	for _, h := range l.adoptees {
-		over, err := h.Exited()
-		if err != nil || !over {
+		if err := h.Wait(ctx); err != nil {
 			l.t.Errorf("process %d was adopted and outlives its turn (%v, %s)", h.PID(), err, l.describe())
 			_ = h.Signal(syscall.SIGKILL)
 		}
