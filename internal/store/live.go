@@ -137,8 +137,9 @@ func replaceFile(path string, b []byte) error {
 	fault.Point("record.renamed")
 	if err != nil {
 		os.Remove(tmp)
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	return err
+	return nil
 }
 
 func writeAll(fd int, b []byte) error {

@@ -181,3 +181,17 @@ func TestEndThatIsInTheHistoryStands(t *testing.T) {
 		t.Errorf("left in the runtime directory: %v", es)
 	}
 }
+
+// A record that cannot be written says where: whoever reads "no space left" is to
+// know on which disk.
+func TestSaveTellsWhichFile(t *testing.T) {
+	s, turns := open(t)
+	r := record(1, 0)
+	path := filepath.Join(turns, r.Turn.ID, "record.json")
+	if err := os.MkdirAll(path, 0o700); err != nil { // nothing is renamed onto a directory
+		t.Fatal(err)
+	}
+	if err := s.Save(r); err == nil || !strings.Contains(err.Error(), path+": rename") {
+		t.Errorf("it says %v, which does not tell %s", err, path)
+	}
+}
