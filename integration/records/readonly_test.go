@@ -99,6 +99,7 @@ func TestReadOnlyDisk(t *testing.T) {
 				l, err := s.Records(ctx)
 				return disk != "state" || err == nil && strings.Contains(l.History.Problem, "read-only")
 			})
+			eventually(t, "the cgroup of what was ended is gone, with its keeper", func() bool { return !exists(x.Cgroup) }) // no service comes to it any more
 			s.kill()
 			err = s.tryStart()
 			if disk == "state" {
