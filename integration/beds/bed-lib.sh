@@ -225,7 +225,7 @@ make_job() {
 		rc=$?
 		read -r ran _ </proc/uptime
 		[ $rc -ne 124 ] || systemctl kill -s KILL bed-command.service
-		timeout 10 tail --pid=$o -f /dev/null; timeout 10 tail --pid=$e -f /dev/null
+		timeout 60 tail --pid=$o -f /dev/null; timeout 60 tail --pid=$e -f /dev/null
 		finish $rc
 		EOT
 	} >"$j/job.sh"
