@@ -86,7 +86,7 @@ func TestWindows(t *testing.T) {
 	systest.Root(t)
 	loader, libraries := find(t)
 	dir := prefix(t, libraries)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 
 	bin := t.TempDir()
