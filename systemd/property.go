@@ -3,6 +3,7 @@ package systemd
 import (
 	"maps"
 	"strings"
+	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -18,11 +19,18 @@ type Property struct {
 // propPIDFDs hands processes over by handle; from systemd 255.
 const propPIDFDs = "PIDFDs"
 
+// stopTimeout is how long a scope that is stopped from outside, as at a shutdown,
+// may take before its processes are killed: a keeper does not heed TERM, and would
+// make everybody wait for DefaultTimeoutStopSec, which is mostly 90 s.
+const stopTimeout = 10 * time.Second
+
 // always are the properties that every scope gets where the manager knows
-// them: it goes away by itself, and it is accounted for.
+// them: it goes away by itself, it holds up nobody who stops it, and it is
+// accounted for.
 func always() []Property {
 	return []Property{
 		{"CollectMode", "inactive-or-failed"}, // systemd 236
+		{"TimeoutStopUSec", uint64(stopTimeout.Microseconds())},
 		{"CPUAccounting", true},
 		{"MemoryAccounting", true},
 		{"TasksAccounting", true},

@@ -43,13 +43,13 @@ func TestRequestNamesTheProcess(t *testing.T) {
 		}
 		return out
 	}
-	const head, tail = "Description Slice Delegate", "CollectMode CPUAccounting MemoryAccounting TasksAccounting IOAccounting TasksMax"
+	const head, tail = "Description Slice Delegate", "CollectMode TimeoutStopUSec CPUAccounting MemoryAccounting TasksAccounting IOAccounting TasksMax"
 	want := append(strings.Fields(head), append(strings.Fields("PIDFDs"), strings.Fields(tail)...)...)
 	if d := cmp.Diff(want, names()); d != "" {
 		t.Error(d)
 	}
 	r.without["PIDFDs"], r.without["TasksMax"] = true, true
-	want = append(strings.Fields(head), append(strings.Fields("PIDs"), strings.Fields("CollectMode CPUAccounting MemoryAccounting TasksAccounting IOAccounting")...)...)
+	want = append(strings.Fields(head), append(strings.Fields("PIDs"), strings.Fields("CollectMode TimeoutStopUSec CPUAccounting MemoryAccounting TasksAccounting IOAccounting")...)...)
 	if d := cmp.Diff(want, names()); d != "" {
 		t.Error(d)
 	}

@@ -39,6 +39,7 @@ func TestScope(t *testing.T) {
 		"Description": "TestScope", "Delegate": "yes", "CollectMode": "inactive-or-failed",
 		"ActiveState": "active", "Slice": "pinfold.slice", "CPUAccounting": "yes",
 		"MemoryAccounting": "yes", "TasksAccounting": "yes", "IOAccounting": "yes",
+		"TimeoutStopUSec": stopTimeout.String(), // the bed's manager has another one
 	} {
 		if got := show(t, s.Unit, property); got != want {
 			t.Errorf("%s=%s, want %s", property, got, want)

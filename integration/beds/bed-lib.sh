@@ -154,7 +154,7 @@ make_layer() {
 		"$l/home/bed" "$l/var/lib/systemd/linger"
 	for u in "${BED_MASK[@]}"; do ln -s /dev/null "$l/etc/systemd/system/$u"; done
 	ln -s /lib/systemd/system/multi-user.target "$l/etc/systemd/system/default.target"
-	printf '%s\n' '[Manager]' DefaultTimeoutStopSec=10s >"$l/etc/systemd/system.conf.d/bed.conf"
+	printf '%s\n' '[Manager]' DefaultTimeoutStopSec=12s >"$l/etc/systemd/system.conf.d/bed.conf"
 	# Debian's tmp.conf empties /tmp at boot; tests may live there.
 	ln -s /dev/null "$l/etc/tmpfiles.d/tmp.conf"
 	tr -d - </proc/sys/kernel/random/uuid >"$l/etc/machine-id"
