@@ -189,6 +189,7 @@ func (x *turn) abandonUntil(survivors int) (r api.Receipt, err error) {
 			return r, err
 		}
 		x.t.Logf("not only %d, but these are left within the bound: %+v", survivors, r.Survivors)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -237,7 +238,11 @@ func checkGoesOn(t *testing.T, x *turn, p api.Process) {
 	f := files(t, "beat")
 	y.launch(helper(t, "beat", f[0]))
 	heart(f[0]).beating(t)
-	y.abandon(0)
+	r, err := y.abandonUntil(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.over(r)
 	stopped(t, heart(f[0]))
 }
 
