@@ -170,12 +170,16 @@ func silentBuild(t *testing.T, s *service, idle time.Duration) error {
 	if err != nil {
 		return err
 	}
-	x.signal(build.ID, syscall.SIGKILL)
+	if _, err := s.Signal(t.Context(), x.ID, build.ID, api.SignalRequest{Signal: "KILL"}); err != nil {
+		return err
+	}
 	time.Sleep(3 * idle)
 	if err := x.stillOpen("it writes"); err != nil {
 		return err
 	}
-	x.signal(chatty.ID, syscall.SIGKILL)
+	if _, err := s.Signal(t.Context(), x.ID, chatty.ID, api.SignalRequest{Signal: "KILL"}); err != nil {
+		return err
+	}
 	at := time.Now()
 	sleeper, err := s.Launch(t.Context(), x.ID, api.LaunchRequest{Argv: []string{"sleep", "3600"}})
 	if err != nil {
