@@ -104,6 +104,16 @@ func (d *drive) all() (out outcome) {
 	return out
 }
 
+// bound is how long an ending may take: what is seen at once where the host shows it
+// is not to depend on how busy that is. Where it does not show it, all of the time is
+// waited for.
+func (d *drive) bound() string {
+	if d.Proc == "none" || d.Proc == "other" || d.Proc == "subset=pid" {
+		return "4s"
+	}
+	return "20s"
+}
+
 // start starts the service and waits until it answers.
 func (d *drive) start() error {
 	log, err := os.OpenFile(d.path("log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -112,7 +122,7 @@ func (d *drive) start() error {
 	}
 	defer log.Close()
 	d.cmd = exec.Command(d.Bin+"/pinfold", append([]string{"serve", "--socket", d.Socket, "--runtime-dir", d.path("run"), "--state-dir", d.path("state"),
-		"--init", d.Bin + "/pinfold-init", "--bound", "4s", "--log-level", "debug"}, d.Serve...)...)
+		"--init", d.Bin + "/pinfold-init", "--bound", d.bound(), "--log-level", "debug"}, d.Serve...)...)
 	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	d.cmd.Dir, d.cmd.Stdout, d.cmd.Stderr = "/", log, log
 	if err := d.cmd.Start(); err != nil {
