@@ -3,6 +3,7 @@ package hosts
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"pinfold.dev/api"
 	"pinfold.dev/client"
+	"pinfold.dev/integration/guard"
 )
 
 // long bounds every wait, longer all that there is on a stage.
@@ -121,6 +123,10 @@ func (d *drive) start() error {
 		return err
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	d.cmd = exec.Command(d.Bin+"/pinfold", append([]string{"serve", "--socket", d.Socket, "--runtime-dir", d.path("run"), "--state-dir", d.path("state"),
 		"--init", d.Bin + "/pinfold-init", "--bound", d.bound(), "--log-level", "debug"}, d.Serve...)...)
 	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -134,7 +140,7 @@ func (d *drive) start() error {
 	go func() { gone <- cmd.Wait(); close(over) }()
 	for end := time.Now().Add(long); ; time.Sleep(5 * time.Millisecond) {
 		_, err := d.Turns(context.Background(), false, "")
-		if err == nil {
+		if err == nil && d.answered(before) {
 			return nil
 		}
 		select {
@@ -146,6 +152,13 @@ func (d *drive) start() error {
 			return err
 		}
 	}
+}
+
+// answered tells that all those keepers have answered that the service has not waited
+// for when it started.
+func (d *drive) answered(before int64) bool {
+	b, _ := os.ReadFile(d.path("log"))
+	return len(guard.Unanswered(string(b[min(before, int64(len(b))):]))) == 0
 }
 
 // whoHas tells which processes have a file open.
