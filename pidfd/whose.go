@@ -122,18 +122,25 @@ func (h *Handle) UIDs() (ids [4]uint32, err error) {
 
 // KernelThread tells whether it is one of the kernel's own: flag PF_KTHREAD of
 // field 9 of /proc/pid/stat.
-func (h *Handle) KernelThread() (bool, error) {
+func (h *Handle) KernelThread() (bool, error) { return h.flagged(0x00200000) }
+
+// Exiting tells whether its main thread is on its way out, flag PF_EXITING of field 9
+// of /proc/pid/stat: it does nothing more, and the kernel moves it to no other cgroup,
+// without saying so. On a busy machine it may be long in coming to its end.
+func (h *Handle) Exiting() (bool, error) { return h.flagged(0x00000004) }
+
+func (h *Handle) flagged(flag uint64) (bool, error) {
 	b, err := h.ownFile("stat")
 	if err != nil {
 		return false, fmt.Errorf("read flags of process %d: %w", h.pid, err)
 	}
-	const first, flags, kthread = 3, 9, 0x00200000
+	const first, flags = 3, 9
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) <= flags-first {
 		return false, fmt.Errorf("read flags of process %d: %w", h.pid, sys.ErrParse)
 	}
 	n, err := strconv.ParseUint(string(f[flags-first]), 10, 64)
-	return n&kthread != 0, err
+	return n&flag != 0, err
 }
 
 // Lives tells by the handle whether the process can still act: not one that is a

@@ -3,6 +3,7 @@ package turns
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,4 +49,60 @@ func TestAdoptedOutlivesItsKeeper(t *testing.T) {
 		<-one.gone
 		stopped(t, heart(f[0]))
 	})
+}
+
+// One that is exiting is not moved any more, though the kernel says no word of that: it
+// is as good as gone, and stands in nobody's way. With much memory that takes its time.
+func TestAdoptOneThatIsExiting(t *testing.T) {
+	needCgroups(t, grades(t)[0])
+	s := serve(t, grades(t)[0], options{})
+	newCanary(t, s)
+	x := s.begin(t, api.BeginRequest{})
+	seen := 0
+	for range 10 {
+		c := hoarder(t)
+		h, err := pidfd.Open(c.pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, f := named(t, c.pid)
+		if err := h.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for exiting := false; err == nil && !exiting; {
+			exiting, err = h.Exiting()
+		}
+		if over, xerr := h.Exited(); xerr == nil && !over {
+			seen++
+		}
+		_, err = s.Adopt(t.Context(), x.ID, api.AdoptRequest{Process: id}, f)
+		wantNotAdopted(t, "one that is exiting", err, api.AdoptGone)
+		f.Close()
+		h.Close()
+		<-c.gone
+	}
+	t.Logf("seen on its way out: %d times", seen)
+	x.abandon(0)
+}
+
+// hoarder is a process that has written to 128 MB of its memory.
+func hoarder(t *testing.T) *child {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	defer w.Close()
+	cmd := exec.Command("dd", "if=/dev/zero", "bs=128M", "count=1", "status=none")
+	cmd.Stdout = w
+	c, err := run.kids.start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	if _, err := r.Read(make([]byte, 1)); err != nil { // it has read all, and writes it now
+		t.Fatal(err)
+	}
+	return c
 }

@@ -77,6 +77,9 @@ func (x *keeping) find(a containment.Adopting) (*found, error) {
 		err = x.mayTake(a, f, false)
 	}
 	if err != nil {
+		if gone(h) { // whatever else was seen of it
+			err = goneNow(h.PID())
+		}
 		h.Close()
 		return nil, err
 	}

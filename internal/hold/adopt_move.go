@@ -201,13 +201,15 @@ func (k *taking) isChild(ctx context.Context, h *pidfd.Handle, parent *taken) (o
 		return true, err
 	}
 	if err := k.x.mayTake(k.a, f, true); err != nil {
+		if gone(h) { // whatever else was seen of it
+			return true, nil
+		}
 		return true, err
 	}
 	from, err := k.where(f)
-	if err != nil {
-		return true, err
+	if err == nil {
+		err = k.move(ctx, f, from)
 	}
-	err = k.move(ctx, f, from)
 	if goneReason(err) {
 		return true, nil
 	}
@@ -240,6 +242,9 @@ func (k *taking) where(f *found) (*cgroup.Dir, error) {
 	}
 	if id, err := f.h.CgroupID(); err != nil || id != d.ID() {
 		d.Close()
+		if gone(f.h) {
+			return nil, goneNow(f.id.PID)
+		}
 		return nil, k.unmovable(f.id.PID, fmt.Errorf("it has left %s since it was looked at", f.line))
 	}
 	return d, nil
@@ -261,6 +266,8 @@ func (k *taking) move(ctx context.Context, f *found, from *cgroup.Dir) error {
 		err = goneNow(f.id.PID)
 	case err != nil:
 		err = k.unmovable(f.id.PID, err)
+	case ends(ctx, f.h):
+		err = goneNow(f.id.PID)
 	default:
 		err = k.unmovable(f.id.PID, fmt.Errorf("it is in another cgroup right after it was moved (%v)", errors.Join(ierr, lerr)))
 	}
@@ -269,6 +276,20 @@ func (k *taking) move(ctx context.Context, f *found, from *cgroup.Dir) error {
 		k.giveBack(f.id.PID)
 	}
 	return err
+}
+
+// exitTime bounds the wait for the end of one that is exiting.
+const exitTime = 2 * time.Second
+
+// ends tells whether a process comes to its end: one that is exiting is not moved any
+// more, and the kernel calls that a success.
+func ends(ctx context.Context, h *pidfd.Handle) bool {
+	if exiting, err := h.Exiting(); err == nil && !exiting {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, exitTime)
+	defer cancel()
+	return h.Wait(ctx) == nil
 }
 
 // holds tells whether a process is in the leaf. One whose main thread has exited
