@@ -220,6 +220,8 @@ func (o *memOutput) Wait(ctx context.Context, total int64) error {
 
 func (o *memOutput) Close() error { return nil }
 
+func (*memHold) Reached() error { return nil }
+
 // Processes are the launches, for a service that has found the hold again.
 func (x *memHold) Processes() (out []Recovered) {
 	x.mu.Lock()

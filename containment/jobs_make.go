@@ -192,7 +192,7 @@ func (t *turn) mayPromote(proc string, p *process, req api.PromoteRequest) error
 	case req.Epoch != 0 && req.Epoch != t.view.Epoch:
 		return staleEpoch(t.id, req.Epoch, t.view.Epoch)
 	case p == nil:
-		return noProcess(t.id, proc)
+		return t.noProcess(proc)
 	case t.view.Kind == api.KindJob:
 		return api.Errorf(api.CodeBadRequest, "%s is a job already", jobID(t.id, proc))
 	case s != api.StateOpen && (!s.Terminal() || t.hold == nil):

@@ -12,6 +12,17 @@ func (m *Manager) Process(ctx context.Context, id, proc string) (api.Process, er
 	return m.withOutput(v), err
 }
 
+// noProcess is the answer to who names a process that is not known: it may be known to
+// the keeper. The lock is held.
+func (t *turn) noProcess(proc string) error {
+	if t.hold != nil {
+		if err := t.hold.Reached(); err != nil {
+			return err
+		}
+	}
+	return noProcess(t.id, proc)
+}
+
 func noProcess(id, proc string) *api.Error {
 	return api.Errorf(api.CodeNotFound, "no process %q in turn %s", proc, id).
 		WithRemedy("list its processes with `pinfold show %s`", id)
@@ -40,12 +51,15 @@ func (m *Manager) WaitProcess(ctx context.Context, id, proc string) (api.Process
 		t.mu.Lock()
 		p, changed := t.byID[proc], t.changed
 		var v api.Process
+		var err error
 		if p != nil {
 			v = p.view
+		} else {
+			err = t.noProcess(proc)
 		}
 		t.mu.Unlock()
-		if p == nil {
-			return v, noProcess(id, proc)
+		if err != nil {
+			return v, err
 		}
 		if v.Status.State != api.ProcessRunning {
 			return m.withOutput(v), nil
@@ -97,10 +111,13 @@ func (m *Manager) Signal(ctx context.Context, id, proc string, req api.SignalReq
 	p, h := t.byID[proc], t.hold
 	a := api.SignalAnswer{Process: proc, Signal: SignalName(sig), Verdict: api.VerdictGone, Grade: t.view.Grade}
 	running := p != nil && p.view.Status.State == api.ProcessRunning
+	if p == nil {
+		err = t.noProcess(proc)
+	}
 	t.mu.Unlock()
 	switch {
-	case p == nil:
-		return a, noProcess(id, proc)
+	case err != nil:
+		return a, err
 	case !running:
 		return a, nil
 	case h == nil:

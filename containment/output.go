@@ -71,7 +71,7 @@ func (m *Manager) look(id, proc string) (api.Process, *turn, error) {
 	if p := t.byID[proc]; p != nil {
 		return p.view, t, nil
 	}
-	return api.Process{}, t, noProcess(id, proc)
+	return api.Process{}, t, t.noProcess(proc)
 }
 
 func (r *reading) Grade() api.Grade { return r.grade }

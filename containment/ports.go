@@ -150,6 +150,9 @@ type Hold interface {
 	// EndKeeper kills the keeper, which launches nothing afterwards. It is for
 	// a keeper that does not acknowledge the fence.
 	EndKeeper(ctx context.Context) error
+	// Reached is an *api.Error while the keeper lives and has not answered this
+	// service yet: until then Processes may lack some, and nothing can be launched.
+	Reached() error
 	// Processes are the launches that the hold knows of: after Recover, all
 	// that the keeper or its journal remembers.
 	Processes() []Recovered

@@ -29,8 +29,9 @@ func (m *Manager) EndProcess(ctx context.Context, id, proc string, c Caller, req
 	p, h := t.byID[proc], t.hold
 	a.Grade = t.view.Grade
 	if p == nil {
+		err := t.noProcess(proc)
 		t.mu.Unlock()
-		return a, noProcess(id, proc)
+		return a, err
 	}
 	a.Status = p.view.Status
 	grace, stop := m.graceOf(t, req.GraceMS), p.stopSignal()

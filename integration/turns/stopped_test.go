@@ -25,9 +25,9 @@ func TestStoppedKeeper(t *testing.T) {
 		_, beside := newNeighbour(t, s)
 		back, stays := s.begin(t, api.BeginRequest{Label: "goes on"}), s.begin(t, api.BeginRequest{Label: "stays"})
 		f := files(t, "back", "stays")
-		var after string
+		var before, after string
 		for i, x := range []*turn{back, stays} {
-			x.launch(helper(t, "beat", f[i]))
+			before = x.launch(helper(t, "beat", f[i])).ID
 			heart(f[i]).beating(t)
 			signalKeeper(t, x, syscall.SIGSTOP)
 			t.Cleanup(func() { _ = syscall.Kill(x.KeeperPID, syscall.SIGCONT) })
@@ -38,6 +38,9 @@ func TestStoppedKeeper(t *testing.T) {
 		for _, x := range []*turn{back, stays} {
 			if _, err := s.Launch(t.Context(), x.ID, helper(t, "exit", "0")); !errors.Is(err, api.ErrUnavailable) {
 				t.Errorf("launch where the keeper is stopped: %v", err)
+			}
+			if p, err := s.Process(t.Context(), x.ID, before); errors.Is(err, api.ErrNotFound) {
+				t.Errorf("a process that was answered, where the keeper is stopped: %+v, %v", p, err)
 			}
 		}
 

@@ -21,8 +21,20 @@ func (x *keeping) noKeeper() *api.Error {
 	if !x.unreached.Load() {
 		return keeperGone(x.turn)
 	}
+	return x.silent()
+}
+
+func (x *keeping) silent() *api.Error {
 	return api.Errorf(api.CodeUnavailable, "the keeper of turn %s lives, and does not answer", x.turn).
 		WithRemedy("try again; if it stays so, something has stopped or frozen process %d: let it go on, or abandon the turn", x.facts.Keeper.PID)
+}
+
+// Reached is nil, or that the keeper lives and has not answered.
+func (x *keeping) Reached() error {
+	if !x.unreached.Load() {
+		return nil
+	}
+	return x.silent()
 }
 
 // launchError tells a caller what the keeper refused, and what to do.

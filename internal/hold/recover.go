@@ -206,10 +206,10 @@ func (x *keeping) reachLater(ctx context.Context) {
 			x.awaitDead(ctx, pause)
 			continue
 		}
-		x.unreached.Store(false)
 		for _, p := range x.Processes() {
 			x.hooks.Started(p)
 		}
+		x.unreached.Store(false) // who asks for one of them finds it
 		x.host.log.Info("the keeper answers", "turn", x.turn)
 		return
 	}
@@ -328,7 +328,12 @@ func (x *keeping) leaving() bool { return x.quitting.Load() || x.closed.Load() }
 // loseKeeper takes from the journal what the keeper wrote before it went, and
 // watches the handles of the rest: how those end, nobody will tell. When it returns
 // that is done, by whomever.
-func (x *keeping) loseKeeper(why string) { x.losing.Do(func() { x.keeperLost(why) }) }
+func (x *keeping) loseKeeper(why string) {
+	x.losing.Do(func() {
+		x.keeperLost(why)
+		x.unreached.Store(false) // all that will ever be known is
+	})
+}
 
 func (x *keeping) keeperLost(why string) {
 	x.readJournal()
