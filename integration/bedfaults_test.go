@@ -298,7 +298,12 @@ func TestFaultsScopeThoughtDeadThere(t *testing.T) {
 	if v, err := c.Turn(t.Context(), x.ID); err != nil || v.State != api.StateOpen || v.Alive != 2 {
 		t.Errorf("after a restart the turn is %s, %d alive, %v", v.State, v.Alive, err)
 	}
-	wantStatus(t, c, x.ID, launch(t, c, x.ID, shell("exit 5")).ID, api.Status{State: api.ProcessExited, Code: 5})
+	u.soon("its keeper has answered the new service", func() bool {
+		var err error
+		p, err = c.Launch(t.Context(), x.ID, shell("exit 5"))
+		return !errors.Is(err, api.ErrUnavailable)
+	})
+	wantStatus(t, c, x.ID, p.ID, api.Status{State: api.ProcessExited, Code: 5})
 	if r := endsWithin(t, c, x.ID, time.Minute); r.Counts.Ended != 2 {
 		t.Errorf("the receipt counts %d ended", r.Counts.Ended)
 	}

@@ -317,7 +317,7 @@ func (l *load) finish() {
 	if j, err := l.Job(t.Context(), l.job.ID); err != nil || j.State == api.JobEnded {
 		t.Errorf("the job is %s, %v", j.State, err)
 	}
-	last := launch(t, l.Client, l.open.ID, shell("exit 99"))
+	last := again(l, "the last launch", func() (api.Process, error) { return l.Launch(t.Context(), l.open.ID, shell("exit 99")) })
 	l.codes[last.ID] = 99
 	l.u.soon("the last event", func() bool {
 		l.mu.Lock()
