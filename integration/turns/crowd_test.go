@@ -37,6 +37,10 @@ func TestCrowd(t *testing.T) {
 		r := stray{name: "a crowd", atLeast: n + 1, launch: func(t *testing.T, x *turn) []string {
 			f := files(t, "leader")
 			x.launch(helper(t, "crowd", f[0], strconv.Itoa(n)))
+			for was := -1; was < n; { // on a busy machine it takes its time, but grows
+				eventually(t, "more of the crowd", func() bool { return x.look().Alive > was })
+				was = x.look().Alive
+			}
 			return f
 		}}.end(t, s)
 		t.Logf("%d sleepers: %v from begin to the check after the receipt; killed to seen empty: %v", n,
