@@ -219,6 +219,12 @@ func (l *life) killKeepers() {
 	for _, pid := range l.bareKeepers() {
 		l.killKeeper(pid, func(*pidfd.Handle) bool { return l.isBareKeeper(pid) })
 	}
+	l.eachKeeper(l.killKeeper)
+}
+
+// eachKeeper calls do with the number of each keeper in a cgroup, the neighbour's left
+// out, and with what tells whether a handle is still that of one.
+func (l *life) eachKeeper(do func(pid int, is func(*pidfd.Handle) bool)) {
 	lists, _ := filepath.Glob(l.parent + "/*/*/keeper/cgroup.procs")
 	for _, f := range lists {
 		if l.neighbour.ID == "" || strings.Contains(f, l.neighbour.ID) {
@@ -229,11 +235,24 @@ func (l *life) killKeepers() {
 		if err != nil || perr != nil {
 			continue
 		}
-		l.killKeeper(pid, func(h *pidfd.Handle) bool {
+		do(pid, func(h *pidfd.Handle) bool {
 			in, err := h.CgroupPath()
 			return err == nil && strings.HasSuffix(in, "/keeper") && strings.Contains(in, filepath.Base(l.parent))
 		})
 	}
+}
+
+// detain stops keepers that nobody has claimed: they would leave by themselves after
+// five seconds, which a busy machine may need until the next service has come to them.
+func (l *life) detain() {
+	l.eachKeeper(func(pid int, is func(*pidfd.Handle) bool) {
+		if h, err := pidfd.Open(pid); err == nil {
+			if is(h) {
+				_ = h.Signal(syscall.SIGSTOP)
+			}
+			_ = h.Close()
+		}
+	})
 }
 
 func (l *life) killKeeper(pid int, is func(*pidfd.Handle) bool) {
@@ -331,6 +350,9 @@ func (l *life) revive() bool {
 	l.Close()
 	l.disarm()
 	if l.plan.stage == atSecond && !l.reached() {
+		if l.plan.point == "stray.killed" || l.plan.point == "keeper.killed" { // which that keeper is
+			l.detain()
+		}
 		l.arm(atSecond)
 		if l.plan.patient {
 			eventually(l.t, "the point "+l.plan.point, l.reached)
