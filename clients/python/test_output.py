@@ -304,7 +304,14 @@ class Restarts(ServiceCase):
         self.service.kill()
         time.sleep(0.2)
         self.service.start()
-        shell.write(b"echo $((40 + 2)); exit 5\n")
+
+        def types():
+            try:
+                shell.write(b"echo $((40 + 2)); exit 5\n")
+            except pinfold.Unavailable:  # its keeper has not answered the new service yet: nothing was written
+                return False
+            return True
+        self.eventually("the terminal is written to", types)
         self.assertIn(b"42\r\n", joined(shell.output()))
         reader.join(120)
         self.assertEqual(got, [b"".join(b"%d\n" % i for i in range(1, 301))])

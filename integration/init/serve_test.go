@@ -123,7 +123,7 @@ func TestServeAgain(t *testing.T) {
 				until [ "$(field service)" = ready ] && [ "$(field restarts)" = $((k-1)) ]; do sleep 0.05; done
 				kill -KILL $(field service_pid)
 				until [ "$(field restarts)" = $k ] && pinfold ps >/dev/null 2>&1; do sleep 0.05; done
-				pinfold ps | grep -q "1      1" && echo held
+				until pinfold ps 2>/dev/null | grep -q "1      1"; do sleep 0.05; done; echo held # once its keeper has answered
 			done; exit 6`
 		b := start(t, container(t, bin, "rw", []string{"--status", file}, text))
 		code := b.code()
