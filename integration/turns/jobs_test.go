@@ -112,7 +112,13 @@ func TestPromotedJobOutlivesItsTurn(t *testing.T) {
 		if j, err = s.Job(t.Context(), j.ID); err != nil || j.State != api.JobRunning || j.Alive != 2 {
 			t.Fatalf("after a restart: %+v (%v)", j, err)
 		}
-		x.types(p.ID, "\n")
+		eventually(t, "its keeper takes what is typed", func() bool {
+			_, err := s.WriteStdin(t.Context(), x.ID, p.ID, strings.NewReader("\n"), false)
+			if err != nil && !errors.Is(err, api.ErrUnavailable) { // it may not have answered the new service yet
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 		eventually(t, "the job lingers", func() bool {
 			j, err = s.Job(t.Context(), j.ID)
 			return err == nil && j.State == api.JobLingering && j.Status.Code == 7

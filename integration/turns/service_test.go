@@ -171,11 +171,17 @@ func (s *service) kill() {
 	s.Close()
 }
 
-// restart starts it again on the same directories.
+// restart starts it again on the same directories, and waits until it has met the
+// keepers. (One that a test has stopped never answers: then start it is.)
 func (s *service) restart() {
 	s.t.Helper()
 	s.Close()
+	before, _ := os.ReadFile(s.dir + "/log")
 	s.start()
+	eventually(s.t, "the keepers answer", func() bool {
+		b, err := os.ReadFile(s.dir + "/log")
+		return err == nil && len(guards.Unanswered(string(b[min(len(before), len(b)):]))) == 0
+	})
 }
 
 // log is what the service and its keepers have written.
