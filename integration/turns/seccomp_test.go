@@ -137,6 +137,7 @@ func endWithoutHandles(t *testing.T, s *service, call string, c stray) {
 	newCanary(t, s)
 	x := s.begin(t, api.BeginRequest{})
 	f := c.launch(t, x)
+	heart(f[1]).beating(t)
 	r, err := s.Abandon(t.Context(), x.ID, api.AbandonRequest{})
 	if err != nil || r.Complete || r.State != api.StateUnkillable {
 		t.Errorf("state %s, complete %v, survivors %+v (%v)", r.State, r.Complete, r.Survivors, err)
