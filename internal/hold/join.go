@@ -78,13 +78,15 @@ func (x *keeping) awaitUnkept(ctx context.Context) {
 	for _, id := range x.unkeptIDs() {
 		x.mu.Lock()
 		p := x.procs[id]
-		h, told := p.handle, p.told
+		h, told, ended := p.handle, p.told, p.exit != nil || p.lost != ""
 		x.mu.Unlock()
-		if h == nil {
-			continue
-		}
-		if over, err := h.Exited(); err != nil || !over {
-			continue
+		if !ended { // else it is just being told
+			if h == nil {
+				continue
+			}
+			if over, err := h.Exited(); err != nil || !over {
+				continue
+			}
 		}
 		select {
 		case <-told:
