@@ -3,6 +3,7 @@ package containment
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -233,6 +234,9 @@ func asAPI(err error, code api.Code, doing string) error {
 		return e
 	case errors.Is(err, context.DeadlineExceeded):
 		return api.Errorf(api.CodeTimeout, "%s: %v", doing, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return api.Errorf(code, "%s: %v", doing, err).
+			WithRemedy("free space there; what runs can be ended meanwhile, and `pinfold doctor --records` tells what is kept")
 	}
 	return api.Errorf(code, "%s: %v", doing, err)
 }

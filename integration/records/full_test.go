@@ -175,12 +175,14 @@ func (l *fullLife) arm() {
 	l.t.Cleanup(func() { close(stop); <-done })
 }
 
-// told checks that an error is one of ours.
+// told checks that an error is one of ours, and says what to do.
 func (l *fullLife) told(what string, err error) {
 	l.t.Helper()
 	var e *api.Error
 	if err != nil && (!errors.As(err, &e)) {
 		l.t.Errorf("%s: %v", what, err)
+	} else if err != nil && e.Remedy == "" {
+		l.t.Errorf("%s: %v, and no remedy", what, err)
 	}
 }
 

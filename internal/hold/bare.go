@@ -75,6 +75,10 @@ func (x *keeping) whyNotGreeted(err error) error {
 	if last := lastLine(b); rerr == nil && last != "" {
 		return fmt.Errorf("%w (it said: %s)", err, last)
 	}
+	var fs syscall.Statfs_t
+	if syscall.Statfs(x.facts.Dir, &fs) == nil && fs.Blocks > 0 && fs.Bfree == 0 { // it needs room to begin, and to say so
+		return fmt.Errorf("%w (%s: %w)", err, x.facts.Dir, syscall.ENOSPC)
+	}
 	return err
 }
 
