@@ -333,5 +333,17 @@ func (x *bare) Servers(ctx context.Context) ([]api.Server, []api.Served, error) 
 			return nil, nil, fmt.Errorf("look for servers: %w", err)
 		}
 	}
+	look.Late = func() (pids []int) {
+		v, err := x.look(ctx)
+		if err != nil {
+			x.host.log.Debug("look for servers", "turn", x.turn, "error", err)
+			return nil
+		}
+		defer v.close()
+		for _, m := range v.members {
+			pids = append(pids, m.Identity().PID)
+		}
+		return pids
+	}
 	return x.servers(ctx, look, of)
 }

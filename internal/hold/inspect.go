@@ -111,6 +111,16 @@ func (x *hold) Servers(ctx context.Context) ([]api.Server, []api.Served, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("look for servers: %w", err)
 	}
+	look.Late = func() (pids []int) {
+		all, err := x.work.Pids()
+		if err != nil {
+			x.host.log.Debug("look for servers", "turn", x.turn, "error", err)
+		}
+		for _, p := range all {
+			pids = append(pids, p.PID)
+		}
+		return pids
+	}
 	return x.servers(ctx, look, of)
 }
 

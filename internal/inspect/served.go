@@ -85,7 +85,7 @@ func (l *Sockets) served() (out []Served) {
 	by := map[key]map[int]bool{}
 	for _, c := range l.wanted {
 		who := l.found[c.peer]
-		if !c.used || len(who) == 0 && l.unread {
+		if _, inside := l.holders[c.peer]; !c.used || inside || len(who) == 0 && l.unread {
 			continue
 		}
 		others := slices.DeleteFunc(slices.Clone(who), func(pid int) bool { return pid == os.Getpid() })

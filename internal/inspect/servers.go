@@ -38,6 +38,9 @@ const maxProcs = 1 << 16
 // Sockets is one look at the sockets of processes: who outside them uses one on
 // which they listen, and whom outside they use. Feed it with Add, then Look, once.
 type Sockets struct {
+	// Late, if there is one, lists the members once more: some are born meanwhile.
+	Late func() []int
+
 	holders map[uint32]int   // socket inode to the member that has it
 	stdio   map[uint32]bool  // those that are a member's standard input, output or error
 	inside  map[int]bool     // the members
@@ -84,16 +87,12 @@ func (l *Sockets) Look(ctx context.Context) (Around, error) {
 	if len(l.holders) == 0 || ctx.Err() != nil {
 		return Around{Notes: l.notes}, ctx.Err()
 	}
-	l.unix()
-	for ns, pids := range l.names {
-		if ns == l.own {
-			pids = []int{0} // ourselves, who do not go meanwhile
-		}
-		l.tcp(pids[0])
-	}
+	l.scan()
 	var err error
 	if len(l.wanted) > 0 {
-		err = l.find(ctx)
+		if err = l.find(ctx); err == nil {
+			l.settle()
+		}
 	}
 	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return Around{Notes: l.notes}, err
@@ -101,6 +100,18 @@ func (l *Sockets) Look(ctx context.Context) (Around, error) {
 	a := Around{Servers: l.servers(), Served: l.served()}
 	a.Notes = l.notes
 	return a, nil
+}
+
+// scan finds the members' connections as they are.
+func (l *Sockets) scan() {
+	l.wanted = nil
+	l.unix()
+	for ns, pids := range l.names {
+		if ns == l.own {
+			pids = []int{0} // ourselves, who do not go meanwhile
+		}
+		l.tcp(pids[0])
+	}
 }
 
 func (l *Sockets) note(format string, args ...any) {
@@ -277,7 +288,8 @@ func (l *Sockets) tcp(pid int) {
 	l.tcpUsed(all, server, ends)
 }
 
-// find looks who has the other ends, through all processes, once.
+// find looks who has the other ends, through all processes, once; members, too,
+// may have come to one since they were looked at.
 func (l *Sockets) find(ctx context.Context) error {
 	l.found = map[uint32][]int{}
 	want := map[uint32]bool{}
@@ -291,7 +303,7 @@ func (l *Sockets) find(ctx context.Context) error {
 	seen := 0
 	for _, p := range procs {
 		pid, err := strconv.Atoi(p.Name())
-		if err != nil || l.inside[pid] {
+		if err != nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -302,7 +314,9 @@ func (l *Sockets) find(ctx context.Context) error {
 			break
 		}
 		_ = eachSocket(ctx, pid, func(ino uint32, _ string) { // one that we may not look at shows as a connection of nobody's
-			if want[ino] {
+			if want[ino] && l.inside[pid] {
+				l.holders[ino] = pid
+			} else if want[ino] {
 				l.found[ino] = append(l.found[ino], pid)
 			}
 		})
