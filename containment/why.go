@@ -43,6 +43,9 @@ func (m *Manager) Why(ctx context.Context, id string) (api.Why, error) {
 		if w.Targets, w.Servers, w.ServedBy, err = m.lookAround(ctx, t, h); err != nil {
 			w.Because = append(w.Because, "not everything could be looked at: "+err.Error())
 		}
+		if err := h.Reached(); err != nil {
+			w.Because = append(w.Because, "what was launched in it may be more than is known here: "+err.Error())
+		}
 		if !v.State.Terminal() {
 			byRule(w.Targets, rule, "the policy for "+string(api.ReasonStop)+" keeps processes")
 		}

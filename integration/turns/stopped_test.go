@@ -42,6 +42,9 @@ func TestStoppedKeeper(t *testing.T) {
 			if p, err := s.Process(t.Context(), x.ID, before); errors.Is(err, api.ErrNotFound) {
 				t.Errorf("a process that was answered, where the keeper is stopped: %+v, %v", p, err)
 			}
+			if w, err := s.Why(t.Context(), x.ID); err != nil || !strings.Contains(strings.Join(w.Because, "\n"), "does not answer") {
+				t.Errorf("why, where the keeper is stopped: %q, %v", w.Because, err)
+			}
 		}
 
 		signalKeeper(t, back, syscall.SIGCONT)

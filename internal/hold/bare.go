@@ -73,10 +73,15 @@ func (x *keeping) whyNotGreeted(err error) error {
 	}
 	b, rerr := os.ReadFile(filepath.Join(x.facts.Dir, "keeper.log"))
 	if last := lastLine(b); rerr == nil && last != "" {
+		for _, room := range []error{syscall.ENOSPC, syscall.EDQUOT} { // which has a remedy
+			if said, ok := strings.CutSuffix(last, room.Error()); ok {
+				return fmt.Errorf("%w (it said: %s%w)", err, said, room)
+			}
+		}
 		return fmt.Errorf("%w (it said: %s)", err, last)
 	}
 	var fs syscall.Statfs_t
-	if syscall.Statfs(x.facts.Dir, &fs) == nil && fs.Blocks > 0 && fs.Bfree == 0 { // it needs room to begin, and to say so
+	if syscall.Statfs(x.facts.Dir, &fs) == nil && (fs.Blocks > 0 && fs.Bfree == 0 || fs.Files > 0 && fs.Ffree == 0) { // it needs room to begin, and to say so
 		return fmt.Errorf("%w (%s: %w)", err, x.facts.Dir, syscall.ENOSPC)
 	}
 	return err

@@ -53,3 +53,32 @@ func TestExecRemedies(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A keeper that had no room to begin is told as that, whose remedy is known, also when
+// it could say so; any other word of its is told as it is.
+func TestWhyNotGreeted(t *testing.T) {
+	var x keeping
+	x.facts.Dir = t.TempDir()
+	gone := errors.New("the connection is gone")
+	for _, c := range []struct {
+		said string
+		room error
+	}{
+		{"pinfold-init: keeper: open /x/journal.jsonl: " + syscall.ENOSPC.Error(), syscall.ENOSPC},
+		{"pinfold-init: keeper: write: " + syscall.EDQUOT.Error(), syscall.EDQUOT},
+		{"pinfold-init: keeper: " + syscall.EPERM.Error(), nil},
+	} {
+		if err := os.WriteFile(filepath.Join(x.facts.Dir, "keeper.log"), []byte(c.said+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := x.whyNotGreeted(gone)
+		if want := gone.Error() + " (it said: " + c.said + ")"; err.Error() != want || !errors.Is(err, gone) {
+			t.Errorf("%v, not %s", err, want)
+		}
+		for _, room := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+			if errors.Is(err, room) != (room == c.room) {
+				t.Errorf("%v is %v: %v", err, room, errors.Is(err, room))
+			}
+		}
+	}
+}
