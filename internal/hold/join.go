@@ -84,7 +84,7 @@ func (x *keeping) awaitUnkept(ctx context.Context) {
 			if h == nil {
 				continue
 			}
-			if over, err := h.Exited(); err != nil || !over {
+			if over, err := h.Exited(); !over && !errors.Is(err, os.ErrClosed) { // closed: now it is
 				continue
 			}
 		}
