@@ -75,6 +75,9 @@ func (x *keeping) enterJoined(s wire.Started, h *pidfd.Handle) {
 // awaitUnkept waits until the ends of those that had joined, and of those whose
 // keeper is gone, were told, as far as they have ended.
 func (x *keeping) awaitUnkept(ctx context.Context) {
+	if x.keeperDead() && !x.leaving() {
+		x.loseSoon(ctx)
+	}
 	for _, id := range x.unkeptIDs() {
 		x.mu.Lock()
 		p := x.procs[id]
@@ -92,6 +95,20 @@ func (x *keeping) awaitUnkept(ctx context.Context) {
 		case <-told:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// loseSoon loses a keeper that is seen dead: whom its connection told of that may look
+// again only later. It waits for the disk with the journal, but not for one that hangs.
+func (x *keeping) loseSoon(ctx context.Context) {
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		x.loseKeeper("it has died")
+	}()
+	select {
+	case <-lost:
+	case <-ctx.Done():
 	}
 }
 

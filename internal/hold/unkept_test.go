@@ -4,11 +4,13 @@ package hold
 
 import (
 	"context"
+	"log/slog"
 	"os/exec"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"pinfold.dev/containment"
 	"pinfold.dev/internal/sys/systest"
 	"pinfold.dev/internal/wire"
 	"pinfold.dev/pidfd"
@@ -41,6 +43,7 @@ func TestAwaitUnkept(t *testing.T) {
 		{"lost", proc{lost: "its keeper was gone"}, true},
 	} {
 		x := keeping{procs: map[string]*proc{"p1": &c.p}}
+		x.losing.Do(func() {}) // the keeper was gone before
 		c.p.told = make(chan struct{})
 		var told atomic.Bool
 		time.AfterFunc(50*time.Millisecond, func() { told.Store(true); close(c.p.told) })
@@ -56,5 +59,32 @@ func TestAwaitUnkept(t *testing.T) {
 			t.Errorf("%s: it waited", c.name)
 		}
 		cancel()
+	}
+}
+
+// A keeper that has died is lost when a census comes, also when who heard of it has not
+// looked again yet; one that lives, or that was told to go, is not.
+func TestAwaitUnkeptDead(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		dies, leaving bool
+		want          string
+	}{{"dead", true, false, "it has died"}, {"told to go", true, true, ""}, {"lives", false, false, ""}} {
+		keeper := systest.Start(t, exec.Command("sleep", "1000"))
+		h, err := pidfd.Open(keeper.PID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close() })
+		if c.dies {
+			keeper.End()
+		}
+		lost := ""
+		x := keeping{keeper: h, body: &hold{}, host: &Host{log: slog.New(slog.DiscardHandler)}, facts: containment.Facts{Dir: t.TempDir()},
+			hooks: containment.Hooks{KeeperLost: func(why string) { lost = why }}}
+		x.quitting.Store(c.leaving)
+		if x.awaitUnkept(t.Context()); lost != c.want {
+			t.Errorf("%s: %q, not %q", c.name, lost, c.want)
+		}
 	}
 }
