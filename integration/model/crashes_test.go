@@ -138,11 +138,10 @@ func (w *scene) crash(*rapid.T) {
 }
 
 // cutShort allows for an abandon that has killed, and of which nothing else was
-// done before the service died: whoever asked got no answer, and asks again.
+// done before the service died: whoever asked got no answer, and asks again. By then
+// a clock may have ended the turn, by a rule that would have kept who was killed.
 func (w *scene) cutShort(t *turn) {
-	if w.settleTurn(t); t.over {
-		return
-	}
+	w.settleTurn(t)
 	for _, k := range t.work() {
 		if !k.locked() {
 			k.end()
